@@ -5,7 +5,6 @@ has to run at all, once its upstreams have ended. Called by ``flows/pipeline.py`
 """
 
 import contextlib
-import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -51,7 +50,6 @@ class Execution:
         self._root, self._graph = checkout.root, checkout.graph
         self._reproducer = Reproducer(checkout)
         self.processes, self.begun = self._reproducer.processes, self._reproducer.begun
-        self._machine, self._expected = self._reproducer.machine, self._reproducer.expected
         self._errors: dict[str, StageError] = {}
 
     def run_stages(self, parent_run_id: str | None) -> None:
@@ -113,24 +111,14 @@ class Execution:
                 self.outcomes[stage.name] = Outcome(stage.name, "up to date")
                 log.info("up to date")
                 return Completed(name="UpToDate", message="up to date")
-            then = functools.partial(self._announce_after, stage)
-            self._reproducer.run(stage, reasons, parent_run_id, log, spent, then)
+            self._reproducer.run(stage, reasons, parent_run_id, log, spent)
         except (StageError, GraphError, FullError, CancelledError) as error:
             raise self._failed(stage, self._until_now(spent), error) from None
-        finally:
-            self._machine.withdraw(stage.name)
         self._errors.pop(stage.name, None)
         spent = self._until_now(spent)
         self.outcomes[stage.name] = Outcome(stage.name, "ran", spent)
         log.info("done in %.1f s", spent.seconds)
         return Completed(message=f"ran for {spent.seconds:.1f} s")
-
-    def _announce_after(self, stage: Stage) -> None:
-        """Reserve cores for stages that were waiting only for this one, before it releases its own."""
-        done = {outcome.name for outcome in list(self.outcomes.values()) if outcome.ok} | {stage.name}
-        for other in self._graph.stages:
-            if stage.name in other.upstream and done.issuperset(other.upstream):
-                self._machine.announce(other, *self._expected[other.name])
 
     def _until_now(self, spent: Spent) -> Spent:
         spent.seconds = time.monotonic() - self.begun - spent.begun if spent.begun else 0.0

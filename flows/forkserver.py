@@ -87,13 +87,7 @@ class ForkServer:
     ) -> bool:
         """Start a supervised ``python -m``; False if the server has died, or the request is too large.
 
-        Args:
-            module: The module's name and the arguments.
-            folder: Where it runs.
-            env: Its whole environment.
-            umask: Its umask.
-            grace_s: How long it may take to save its state when it is interrupted.
-            descriptors: Its stdin, stdout and stderr, and those that it keeps open.
+        ``env`` is its whole environment; ``descriptors`` are its stdin, stdout and stderr, and others to keep open.
         """
         request = {"module": list(module), "folder": str(folder), "env": dict(env), "umask": umask, "grace_s": grace_s}
         try:

@@ -8,22 +8,33 @@ here. What stages read and write is in a folder that all nodes see at the same p
 """
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Lock
 from uuid import uuid4
 
 from flows.machine import Grant, Machine
 from flows.outcome import UserError
+from flows.process import Running, StageProcesses
 from flows.stages import Stage
 from plm_core.shared import limits, paths
 
 RAY = "python -m flows.onray --cores {cores} --gpus {gpus} --name {stage} --together={together} --"
 """The launcher of ``PLM_CLUSTER=ray``."""
+LOOK_S = 0.5
+"""How often to check whether a stage wants help."""
+AGAIN_S = 10.0
+"""How long to wait before a failed helper is replaced."""
+END_S = 0.05
+"""How often to check whether all helpers have ended."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +53,7 @@ class Cluster:
     """Held by the stage that uses several nodes; two such stages would wait for each other's."""
 
     @contextlib.contextmanager
-    def acquire(
-        self, stage: Stage, seconds: float = 0.0, path: float = 0.0, say: Callable[[str], object] = print
-    ) -> Iterator[Grant]:
+    def acquire(self, stage: Stage, path: float = 0.0, say: Callable[[str], object] = print) -> Iterator[Grant]:
         """Like ``Machine.acquire``, but without waiting."""
         several = stage.nodes != 1
         cores = self.cores if several or stage.cores == "all" else min(int(stage.cores), self.cores)
@@ -64,12 +73,6 @@ class Cluster:
 
     def _filled(self, words: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(part.format_map(words) for part in self.launcher)
-
-    def announce(self, stage: Stage, seconds: float, path: float) -> None:
-        """Do nothing: the queue of the cluster reserves no places."""
-
-    def withdraw(self, name: str) -> None:
-        """Do nothing."""
 
 
 def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Cluster:
@@ -99,3 +102,47 @@ def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Clus
         raise UserError(f"PLM_CLUSTER: {given!r}: no program {parts[0]!r} on the PATH")
     gpus, nodes = limits.number("PLM_GPUS", "GPUs") or 0, limits.number("PLM_NODES", "nodes") or 1
     return Cluster(tuple(parts), Machine.detect().cores, gpus, nodes)
+
+
+@contextlib.contextmanager
+def helped(
+    processes: StageProcesses, root: Path, stage: str, grant: Grant, env: Mapping[str, str], say: Callable[[str], None]
+) -> Iterator[None]:
+    """Start helpers for a stage of the repository ``root`` when it asks for them; they end with the block.
+
+    Not before: they could take the last node, for which the stage itself waits. A helper is a process like a stage's;
+    the stage says what it runs, in a file (``tasks/runtime/nodes.py``). One that fails is reported and replaced.
+    """
+    over = Event()
+    helpers: list[Running] = []
+    wanted = root / grant.wanted
+
+    def help_out() -> None:
+        while not over.wait(LOOK_S):
+            if not wanted.exists():
+                continue
+            command = json.loads(wanted.read_bytes())
+            with processes.beside(command, env, grant.helping) as helper:
+                helpers.append(helper)
+                # A helper that has to end may print a lot about it.
+                status, _, tail = helper.hear(lambda line: None if over.is_set() else say(line), launched=True)
+            if status and not over.is_set():
+                say(f"{stage}: a helping node ended with status {status}: {(tail or ['no output'])[-1]}")
+                over.wait(AGAIN_S)
+
+    if grant.helpers:
+        wanted.unlink(missing_ok=True)
+    with ThreadPoolExecutor(max(1, grant.helpers)) as threads:
+        helping = [threads.submit(help_out) for _ in range(grant.helpers)]
+        try:
+            yield
+        finally:
+            over.set()
+            while not all(each.done() for each in helping):
+                for helper in [*helpers]:  # one may just have started
+                    helper.end()
+                time.sleep(END_S)
+            for error in filter(None, (each.exception() for each in helping)):
+                say(f"{stage}: a node could not help: {error}")
+            if grant.helpers:
+                wanted.unlink(missing_ok=True)

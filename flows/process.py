@@ -54,8 +54,6 @@ class Running:
         """Set when the last process of the stage has ended."""
         self.process: subprocess.Popen[bytes] | None = None
         """None if it was forked: then it is another process's child."""
-        self.over = False
-        """Whether it was ended because it took too long."""
         self._closing = threading.Lock()
 
     def end(self) -> None:
@@ -64,22 +62,6 @@ class Running:
             if self._pipe >= 0:
                 os.close(self._pipe)
                 self._pipe = -1
-
-    @contextlib.contextmanager
-    def within(self, minutes: float | None) -> Iterator[None]:
-        """End the stage if the block takes longer than ``minutes``; None for no limit."""
-
-        def end_late() -> None:
-            self.over = True
-            self.end()
-
-        clock = threading.Timer(60 * (minutes or 0), end_late)
-        if minutes:
-            clock.start()
-        try:
-            yield
-        finally:
-            clock.cancel()
 
     def hear(self, on_line: Callable[[str], None], launched: bool) -> tuple[int, Used, list[str]]:
         """Pass on each line as it comes; returns the exit status, what was used, and the last lines.
@@ -131,7 +113,8 @@ class StageProcesses:
         """Set when no more stages may start."""
         self._root = root
         self._grace_s = grace_s
-        self._umask = _umask()
+        self._umask = os.umask(0o077)  # which can be read only by setting it
+        os.umask(self._umask)
         self._running: set[Running] = set()
         self._lock = threading.Lock()
         self._forks: ForkServer | None = None
@@ -174,14 +157,25 @@ class StageProcesses:
             StageError: the command failed.
             CancelledError: ``interrupt_all`` was called before it could start.
         """
+        late = threading.Event()
+
+        def end_late() -> None:
+            late.set()
+            running.end()
+
         # If it still runs after the block, because a callback raised, it ends as if it had been interrupted.
         with self.beside(command, env or {}, launcher, pass_fds, may_fork) as running:
             killed = room.killed_for_memory()
-            with running.within(minutes):
+            clock = threading.Timer(60 * (minutes or 0), end_late)
+            if minutes:
+                clock.start()
+            try:
                 returned, used, tail = running.hear(on_line, bool(launcher))
+            finally:
+                clock.cancel()
         if returned:
             memory = used.memory if room.killed_for_memory() > killed else None
-            raise failure(stage, returned, tail, memory, minutes if running.over else None)
+            raise failure(stage, returned, tail, memory, minutes if late.is_set() else None)
         return used
 
     @contextlib.contextmanager
@@ -199,8 +193,34 @@ class StageProcesses:
             CancelledError: ``interrupt_all`` was called before it could start.
         """
         whole = {**os.environ, **READ, **env}
-        forkable = command if may_fork and not launcher else ()
-        running = self._start(self._supervised(command, launcher), forkable, whole, pass_fds)
+        supervised = [sys.executable, "-P", supervisor.__file__]
+        program = [*supervised, str(self._grace_s), *command]
+        if launcher:  # one supervisor here, and one there
+            program = [*supervised, supervisor.LIFELINE, str(self._grace_s), *launcher, *program]
+        forks = self._forks if may_fork and not launcher and self._forks and self._forks.ready else None
+        module = _module(command, whole) if forks else []
+        with self._lock:
+            if self.interrupted.is_set():
+                raise CancelledError
+            running = Running()
+            ends = (running.stdin, running.stdout, running.stdout, *pass_fds)
+            try:
+                if not (forks and module and forks.start(module, self._root, whole, self._umask, self._grace_s, ends)):
+                    running.process = subprocess.Popen(
+                        program,
+                        cwd=self._root,
+                        env=whole,
+                        stdin=running.stdin,
+                        stdout=running.stdout,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        pass_fds=pass_fds,
+                        # Explicit, because DVC, in another thread, sets that of this process to 0 now and then.
+                        umask=self._umask,
+                    )
+            finally:
+                running.started()
+            self._running.add(running)
         try:
             yield running
         finally:
@@ -219,48 +239,6 @@ class StageProcesses:
         for each in running:
             each.ended.wait()
 
-    def _supervised(self, command: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
-        """The command under a supervisor; with a launcher, there is one supervisor here and one there."""
-        options: tuple[str, ...] = ()
-        if launcher:
-            command = [*launcher, *self._supervised(command)]
-            options = (supervisor.LIFELINE,)
-        return [sys.executable, "-P", supervisor.__file__, *options, str(self._grace_s), *command]
-
-    def _start(
-        self, program: Sequence[str], forkable: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]
-    ) -> Running:
-        """Start a supervisor's program, or fork a supervisor for the command if that is possible."""
-        with self._lock:
-            if self.interrupted.is_set():
-                raise CancelledError
-            running = Running()
-            try:
-                if not self._fork(running, forkable, env, pass_fds):
-                    running.process = subprocess.Popen(
-                        program,
-                        cwd=self._root,
-                        env=dict(env),
-                        stdin=running.stdin,
-                        stdout=running.stdout,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                        pass_fds=pass_fds,
-                        # Explicit, because DVC, in another thread, sets that of this process to 0 now and then.
-                        umask=self._umask,
-                    )
-            finally:
-                running.started()
-            self._running.add(running)
-            return running
-
-    def _fork(self, running: Running, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> bool:
-        """Fork the stage; returns whether that was possible."""
-        if not self._forks or not self._forks.ready or not (module := _module(command, env)):
-            return False
-        descriptors = (running.stdin, running.stdout, running.stdout, *pass_fds)
-        return self._forks.start(module, self._root, env, self._umask, self._grace_s, descriptors)
-
 
 def _module(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """The module and arguments of a shell's command ``python -m ...`` for this Python; otherwise nothing."""
@@ -268,10 +246,3 @@ def _module(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
         return []
     found = shutil.which("python", path=env.get("PATH"))
     return command[-1].split()[2:] if found and Path(found).parent == Path(sys.executable).parent else []
-
-
-def _umask() -> int:
-    """This process's umask, which can be read only by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -7,13 +7,13 @@ parameters of ``promotion`` that only it needs.
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
-import yaml
 from pydantic import Field
 
 from flows.outcome import UserError
 from plm_core import config
+from plm_core.shared import parameters
 from plm_core.shared.notices import NotifyConfig
 from plm_core.shared.stores import absolute
 
@@ -71,9 +71,8 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
     Raises:
         UserError: the file, a section or a parameter is missing, unknown or wrong.
     """
-    sections = _sections(root)
-    tracking = config.from_dict(Tracking, sections.get("tracking"), "tracking")
-    promotion = sections.get("promotion")
+    tracking = read_section(root, Tracking, "tracking")
+    promotion = parameters.read("promotion", root)
     if isinstance(promotion, dict):
         promotion = {name: value for name, value in promotion.items() if name == "registered_model"}
     promotion = config.from_dict(Promotion, promotion, "promotion")
@@ -86,8 +85,7 @@ def retention(root: Path) -> Retention | None:
     Raises:
         UserError: the file, the section or a parameter is missing, unknown or wrong.
     """
-    found = _sections(root).get("retention")
-    return None if found is None else config.from_dict(Retention, found, "retention")
+    return read_section(root, Retention, "retention") if "retention" in parameters.sections(root) else None
 
 
 def read_section(root: Path, cls: type[T], name: str) -> T:
@@ -96,24 +94,12 @@ def read_section(root: Path, cls: type[T], name: str) -> T:
     Raises:
         UserError: the file, the section or a parameter is missing, unknown or wrong.
     """
-    sections = _sections(root)
-    if name not in sections:
-        raise UserError(f"{name}: no such section in {root / 'params.yaml'}; it has {', '.join(sections)}")
-    return config.from_dict(cls, sections[name], name)
+    return config.from_dict(cls, parameters.read(name, root), name)
 
 
 def notify(root: Path) -> NotifyConfig:
     """Read the section ``notify``; its defaults if it is wrong, because people may have to be notified of just that."""
     try:
-        return config.from_dict(NotifyConfig, _sections(root)["notify"], "notify")
-    except (KeyError, UserError):
+        return read_section(root, NotifyConfig, "notify")
+    except UserError:
         return NotifyConfig()
-
-
-def _sections(root: Path) -> dict[str, Any]:
-    path = root / "params.yaml"
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}; expected a YAML file") from error
-    return found if isinstance(found, dict) else {}

@@ -83,15 +83,15 @@ def supervise(child: int, grace_s: float) -> int:
         deadline = time.monotonic() + grace_s
         while not _has_ended(child) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-    for process in _family():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _wait_for_family(TERM_S)
+    end = psutil.Process.terminate
     while family := _family():
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        _wait_for_family(TERM_S)
+                end(process)
+        deadline = time.monotonic() + TERM_S
+        while _family() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        end = psutil.Process.kill
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     status = 128 - status if status < 0 else status
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -118,12 +118,6 @@ def _has_ended(child: int) -> bool:
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _wait_for_family(seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while _family() and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-
-
 def _family() -> list[psutil.Process]:
     """All living descendants, whatever session they moved to."""
     living = []
@@ -135,6 +129,5 @@ def _family() -> list[psutil.Process]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == LIFELINE:
-        sys.exit(main(float(sys.argv[2]), sys.argv[3:], stdin=None))
-    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))
+    lifeline = sys.argv[1] == LIFELINE
+    sys.exit(main(float(sys.argv[1 + lifeline]), sys.argv[2 + lifeline :], None if lifeline else subprocess.DEVNULL))

@@ -1,30 +1,24 @@
-"""Files that are whole or absent: atomic writes, digests, checksum lists. Used by every room that keeps a file.
-
-However a library reports a full disk, it is raised from here as an OSError that names the file.
-"""
+"""Files and folders that are whole or absent: atomic writes, digests, checksum lists. Used wherever one is kept."""
 
 import contextlib
-import errno
 import functools
-import glob
 import hashlib
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from plm_core.config import UserError
+from plm_core.shared.errors import UserError
+from plm_core.shared.files import atomic_file as atomic_file
+from plm_core.shared.files import atomic_text as atomic_text
+from plm_core.shared.files import clear, flush, temporary
 
 CHECKSUMS = "SHA256SUMS"
 """The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
 
 SETTLED_S = 2
 """Seconds after which another change of a file is certain to show in its change time (ctime)."""
-
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""Disk errors: it is full, a quota or a limit is reached, it is read-only, or it fails."""
 
 RESTORE = "restore it with `dvc checkout` or `dvc pull`, or delete it and run its stage again"
 
@@ -67,42 +61,27 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
     The files and the rename are flushed to the disk, so that after a crash ``path`` is the old folder, the new one or
     absent, never half of one. With ``checksums`` a ``SHA256SUMS`` of its files is added.
     """
-    with _temporary(path) as temporary:
-        temporary.mkdir()
-        yield temporary
+    with temporary(path) as new:
+        new.mkdir()
+        yield new
         if checksums:
-            write_checksums(temporary)
-        flush_folder(temporary)
+            write_checksums(new)
+        flush_folder(new)
         old = path.with_name(f".{path.name}.{os.getpid()}.old")
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
             path.rename(old)
-        temporary.rename(path)
-        _flush(path.parent)
-        _clear(path, "old")
-
-
-@contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a name to write to that becomes ``path`` if the block succeeds, and is removed otherwise."""
-    with _temporary(path) as temporary:
-        yield temporary
-        _flush(temporary)
-        temporary.replace(path)
+        new.rename(path)
+        flush(path.parent)
+        clear(path, "old")
 
 
 @contextlib.contextmanager
 def scratch_folder(beside: Path) -> Iterator[Path]:
     """Yield an empty hidden folder next to ``beside``, on the same disk, which is removed after the block."""
-    with _temporary(beside, "scratch.") as folder:
+    with temporary(beside, "scratch.") as folder:
         folder.mkdir()
         yield folder
-
-
-def atomic_text(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, never part of it."""
-    with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def write_checksums(folder: Path) -> None:
@@ -141,58 +120,7 @@ def verify_checksums(folder: Path) -> None:
             )
 
 
-@contextlib.contextmanager
-def _temporary(path: Path, kind: str = "") -> Iterator[Path]:
-    """Yield the hidden name under which ``path`` is written; leftovers of the block or of killed processes are removed.
-
-    Raises:
-        OSError: the block could not write, however its libraries report that; it names a file.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    name = path.with_name(f"{kind}{path.name}")
-    _clear(name, "tmp")
-    temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-    except Exception as error:  # whatever the library raises; anything but a disk error is raised unchanged
-        number = _number(error)
-        if number not in DISK or getattr(error, "filename", None):
-            raise
-        raise OSError(number, os.strerror(number), str(path)) from error
-    finally:
-        _remove(temporary)
-
-
-def _number(error: Exception) -> int:
-    """The operating system's errno, 0 for none; safetensors and Arrow give it only in their messages."""
-    if isinstance(error, OSError) and error.errno:
-        return error.errno
-    found = re.search(r"\b(?:os error|errno) (\d+)", str(error))
-    return int(found[1]) if found else 0
-
-
-def _clear(path: Path, ending: str) -> None:
-    """Remove what killed processes left next to ``path``."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*.{ending}"):
-        _remove(leftover)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def flush_folder(path: Path) -> None:
     """Flush the folder and everything in it to the disk."""
     for file in (*path.rglob("*"), path):
-        _flush(file)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush(file)

@@ -1,1 +1,1 @@
-"""Definitions that flows, tasks and the core share. Needs only the standard library, and NVML for GPUs."""
+"""Definitions that flows, tasks and the core share. Needs only Python, YAML for the parameters, and NVML for GPUs."""

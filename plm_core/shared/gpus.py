@@ -21,7 +21,7 @@ from pathlib import Path
 CLAIMED = "PLM_GPUS_CLAIMED"
 """The variable that is set for processes whose GPUs are claimed for them."""
 
-POLL_S = 0.5
+POLL_S = 0.1
 """How often a busy GPU is tried again: nothing signals that another process has freed it."""
 
 
@@ -49,6 +49,15 @@ class Claim:
         if enough:
             _close(self._turns)
         return enough
+
+    def wait(self, say: Callable[[str], object], pause: Callable[[float], object] = time.sleep) -> None:
+        """Take enough, with a line for ``say`` when another process has them; ``pause`` waits between two tries."""
+        busy = ""
+        while not self.take():
+            if self.busy != busy and (line := waiting(self.busy)):
+                say(line)
+            busy = self.busy
+            pause(POLL_S)
 
     @property
     def gpus(self) -> str:
@@ -91,12 +100,8 @@ def claimed(wanted: int, say: Callable[[str], object]) -> Iterator[None]:
     """
     gpus = () if not wanted or CLAIMED in os.environ else visible()
     with Claim(gpus, min(wanted, len(gpus))) as claim:
-        said = ""
-        while gpus and not claim.take():
-            if claim.busy != said:
-                said = claim.busy
-                say(waiting(said))
-            time.sleep(POLL_S)
+        if gpus:
+            claim.wait(say)
         before = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", CLAIMED)}
         os.environ |= {"CUDA_VISIBLE_DEVICES": claim.gpus, CLAIMED: "1"} if gpus else {}
         try:

@@ -1,7 +1,17 @@
-"""Which process a PID refers to: the kernel reuses them. Used by the pool, the guard, the sender of journals, and
-flows."""
+"""Which process a PID refers to, for the kernel reuses them, and how a process ends with its parent. Used by the pool,
+the guard, the sender of journals, the launcher of several processes, and flows."""
 
+import ctypes
+import signal
 from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent dies."""
+
+
+def end_with_parent() -> None:
+    """Have this process get SIGTERM when the one that started it dies, whatever kills that."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def place() -> str:

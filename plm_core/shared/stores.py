@@ -4,7 +4,6 @@ The pipeline's recorder and the flow's registry open the same store; this is wha
 """
 
 import contextlib
-import fcntl
 import re
 import sqlite3
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.shared.errors import UserError
+from plm_core.shared.files import locked
 
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -123,10 +123,7 @@ def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Itera
     if not uri.startswith(SQLITE):
         yield
         return
-    lock = Path(uri.removeprefix(SQLITE) + ".lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(Path(uri.removeprefix(SQLITE) + ".lock")):
         place = artifacts_of(uri)
         if create and place and not made(uri):
             _create(Path(uri.removeprefix(SQLITE)), place, create)

@@ -5,7 +5,6 @@ provides. Whoever started the stage (a person, DVC, a flow) sees one process wit
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -16,11 +15,11 @@ from pathlib import Path
 
 from plm_core.config import UserError
 from plm_core.shared.limits import SAVING_S, number
+from plm_core.shared.processes import end_with_parent
 from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 from tasks.runtime.nodes import ask_for_help, nodes_given
 from tasks.runtime.stage import BudgetSpent
 
-PR_SET_PDEATHSIG = 1
 JOIN_S = 24 * 3600
 """How long nodes may take to join."""
 RESTARTS = 3
@@ -37,8 +36,7 @@ def ranks_wanted(rows: int) -> int:
     """
     if "RANK" in os.environ:
         if "TORCHELASTIC_RUN_ID" in os.environ:
-            # If the launcher or this machine's torchrun is killed, nothing else ends this process.
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            end_with_parent()  # if the launcher or this machine's torchrun is killed, nothing else ends this process
         return 1
     import torch
 

@@ -1,4 +1,4 @@
-"""Requests for other nodes of a cluster, which the flow provides (``flows/helpers.py``). Used by stages."""
+"""Requests for other nodes of a cluster, which the flow provides (``flows/placement.py``). Used by stages."""
 
 import json
 import os

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from plm_core.config import UserError
-from tasks.settings.params import PARAMS
+from plm_core.shared.parameters import PARAMS, parsed
 
 
 def edited(text: str, changes: Mapping[str, Any]) -> str:
@@ -32,10 +32,10 @@ def edited(text: str, changes: Mapping[str, Any]) -> str:
 def _says(text: str, name: str, value: Any) -> bool:
     """Whether the text is YAML that gives the dotted name this value."""
     try:
-        found = yaml.safe_load(text)
+        found = parsed(text)
         for key in name.split("."):
             found = found[key]
-    except (yaml.YAMLError, KeyError, TypeError):
+    except (yaml.YAMLError, UserError, KeyError, TypeError):
         return False
     return bool(found == value)
 

@@ -1,65 +1,16 @@
-"""`params.yaml`: a section becomes a frozen configuration. The one place where a task reads YAML."""
+"""A section of `params.yaml` becomes a frozen configuration. Used by every task."""
 
-import copy
-import functools
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
+from typing import TypeVar
 
 from plm_core.config import UserError, did_you_mean, from_dict
 from plm_core.shared import paths
+from plm_core.shared.parameters import PARAMS as PARAMS
+from plm_core.shared.parameters import read as read
 
 T = TypeVar("T")
-PARAMS = Path("params.yaml")
-
-
-class _StrictLoader(yaml.CSafeLoader):
-    """YAML without two traps: a key that appears twice, and one such as ``no``, which means false. It uses libyaml, ten
-    times as fast as PyYAML's own parser."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key.value for key, _ in node.value]
-        for key, _ in node.value:
-            where = f"{PARAMS}:{key.start_mark.line + 1}: {key.value}"
-            if keys.count(key.value) > 1:
-                raise UserError(f"{where} appears twice in its section")
-            if key.tag == "tag:yaml.org,2002:bool":
-                raise UserError(f"{where} as a name is true or false in YAML; expected it in quotes")
-        return super().construct_mapping(node, deep)
-
-
-# A date is text, as in JSON: sections are checked as JSON.
-_StrictLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str(node.value))
-
-
-def read(name: str) -> Any:
-    """The plain value of a dotted section, such as ``pretrain.gpt``.
-
-    Raises:
-        UserError: the file is missing or not YAML, or has no such section.
-    """
-    try:
-        value = _parsed(PARAMS.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{PARAMS}: missing; run this in the project's folder") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{PARAMS}: not valid YAML: {' '.join(str(error).split())}") from error
-    for depth, key in enumerate(name.split(".")):
-        if not isinstance(value, dict) or key not in value:
-            place = ".".join(name.split(".")[: depth + 1])
-            known = f"; it has {', '.join(map(str, value))}" if isinstance(value, dict) else ""
-            raise UserError(f"{place}: no such section in {PARAMS}{known}")
-        value = value[key]
-    return copy.deepcopy(value)
-
-
-@functools.lru_cache(maxsize=1)
-def _parsed(text: str) -> Any:
-    """Parsed once while it stays the same: a stage reads many sections, and does so again at every report."""
-    return yaml.load(text, _StrictLoader)
 
 
 def says(name: str, value: object) -> bool:

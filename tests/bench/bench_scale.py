@@ -25,7 +25,6 @@ from bench_data import MANIFEST, planted
 
 from flows import placement
 from flows.failures import StageError
-from flows.helpers import helped
 from flows.process import StageProcesses
 from flows.stages import Stage
 from plm_core.corpus.document import Document
@@ -101,7 +100,7 @@ def measured(megabytes: int, name: str, how: str, cores: int, **env: str) -> Run
     for again in (True, False):
         with placement.detect().acquire(stage) as grant:
             try:
-                with helped(processes, PROJECT, name, grant, own | grant.env, say):
+                with placement.helped(processes, PROJECT, name, grant, own | grant.env, say):
                     used = processes.run(name, command, say, env=own | grant.env, launcher=grant.launcher)
                 memory = used.memory
                 break

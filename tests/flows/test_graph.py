@@ -13,8 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from toys import wait_for
 
-from flows.graph import BusyError, EditedError, Graph
-from flows.lockfile import replaced
+from flows.graph import BusyError, EditedError, Graph, replaced
 from flows.stages import GraphError, Stage
 
 CHAIN = """

@@ -53,59 +53,25 @@ def test_the_longest_path_goes_first():
     order: list[str] = []
     with shared.acquire(ONE):
         paths = {"short": 3.0, "longest": 60.0, "long": 30.0}
-        threads = [_later(shared, Stage(name), order, 2.0, path) for name, path in paths.items()]
+        threads = [_later(shared, Stage(name), order, path) for name, path in paths.items()]
     for thread in threads:
         thread.join()
     assert order == ["longest", "long", "short"]
 
 
-def test_a_short_stage_fills_a_gap_and_one_that_would_lengthen_it_does_not():
-    shared = Machine(2)
-    order: list[str] = []
-    with shared.acquire(ONE, seconds=100, path=100):
-        large = _later(shared, ALL, order, 50, 500)
-        long = _later(shared, Stage("long"), order, 300, 300)
-        unknown = _later(shared, Stage("unknown"), order)
-        short = _later(shared, Stage("short"), order, 20, 20)
-        short.join()
-        assert order == ["short"]
-    for thread in (large, long, unknown):
-        thread.join()
-    assert order[:2] == ["short", "all"]
-
-
-def test_a_place_is_kept_for_a_stage_that_is_announced_but_not_for_ever(monkeypatch):
-    monkeypatch.setattr(machine, "ANNOUNCED_S", 1.0)
-    shared = Machine(1)
-    order: list[str] = []
-    with shared.acquire(ONE):
-        short = _later(shared, Stage("short"), order, 2.0, 3.0)
-        shared.announce(Stage("long"), 50.0, 100.0)
-    long = _later(shared, Stage("long"), order, 50.0, 100.0)
-    long.join()
-    short.join()
-    assert order == ["long", "short"]
-    with shared.acquire(ONE):
-        shared.announce(Stage("never comes"), 50.0, 100.0)
-        shared.announce(Stage("up to date"), 50.0, 100.0)
-        shared.withdraw("up to date")
-        other = _later(shared, Stage("other"), order)
-    other.join()
-    assert order[2:] == ["other"]
-
-
 def test_stages_that_want_all_cores_share_them_when_there_are_several():
     shared = Machine(5, sharing=2)
     with shared.acquire(ALL), shared.acquire(ALL), shared.acquire(ONE):
-        assert shared._free == 0
-    assert Machine(2, sharing=3).share == 1
+        waiting = _later(shared, ONE, order := [])
+        assert order == []
+    waiting.join()
+    with Machine(2, sharing=3).acquire(ALL), Machine(2).acquire(Stage("more than there are", cores=64)) as grant:
+        assert grant == machine.Grant({})
 
 
-def _later(
-    shared: Machine, stage: Stage, order: list[str], seconds: float = 0.0, path: float = 0.0
-) -> threading.Thread:
+def _later(shared: Machine, stage: Stage, order: list[str], path: float = 0.0) -> threading.Thread:
     def work() -> None:
-        with shared.acquire(stage, seconds, path):
+        with shared.acquire(stage, path):
             order.append(stage.name)
             time.sleep(0.1)
 
@@ -113,11 +79,6 @@ def _later(
     thread.start()
     time.sleep(0.2)
     return thread
-
-
-def test_more_cores_than_there_are_is_all_of_them():
-    with Machine(2).acquire(Stage("big", cores=64)) as grant:
-        assert grant == machine.Grant({})
 
 
 def test_each_gpu_goes_to_one_stage_with_one_core_for_it():
@@ -135,8 +96,7 @@ def test_who_waits_for_a_gpu_leaves_the_cores_to_others():
     shared = Machine(3, (A,))
     order: list[str] = []
     with shared.acquire(GPU):
-        shared.announce(GPU, 60.0, 600.0)
-        waiting = [_later(shared, GPU, order, 60.0, 600.0) for _ in range(3)]
+        waiting = [_later(shared, GPU, order, 600.0) for _ in range(3)]
         both = _later(shared, Stage("both", cores=2), order)
         both.join()
         assert order == ["both"]
@@ -145,8 +105,7 @@ def test_who_waits_for_a_gpu_leaves_the_cores_to_others():
     assert order == ["both", "gpu", "gpu", "gpu"]
 
 
-def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go(monkeypatch):
-    monkeypatch.setattr(machine, "POLL_S", 0.05)
+def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go():
     with Machine(1, (A,)).acquire(GPU) as grant:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=grant.fds)
     order: list[str] = []
@@ -157,8 +116,7 @@ def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go(monk
     assert order == ["gpu"]
 
 
-def test_it_is_said_which_other_process_has_what_is_waited_for(monkeypatch, capsys):
-    monkeypatch.setattr(machine, "POLL_S", 0.05)
+def test_it_is_said_which_other_process_has_what_is_waited_for(capsys):
     code = "import sys\nfrom plm_core.shared.gpus import Claim\nclaim = Claim(sys.argv[1:], 1)\n"
     code += "print(claim.take(), flush=True)\ninput()"
     holder = subprocess.Popen([sys.executable, "-c", code, A], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -198,8 +156,7 @@ def test_a_limit_lets_stages_that_want_all_gpus_run_side_by_side():
 
 
 @pytest.mark.parametrize("same_process", [True, False])
-def test_stages_with_one_gpu_do_not_starve_one_that_wants_all(monkeypatch, same_process):
-    monkeypatch.setattr(machine, "POLL_S", 0.05)
+def test_stages_with_one_gpu_do_not_starve_one_that_wants_all(same_process):
     shared = Machine(8, (A, B))
     other = shared if same_process else Machine(8, (B, A))
     order: list[str] = []
@@ -213,8 +170,7 @@ def test_stages_with_one_gpu_do_not_starve_one_that_wants_all(monkeypatch, same_
     assert order == ["gpus", "gpu"]
 
 
-def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other(monkeypatch):
-    monkeypatch.setattr(machine, "POLL_S", 0.001)
+def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other():
     names = (A, B, C)
     order: list[str] = []
 

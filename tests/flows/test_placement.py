@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from toys import alive, pids, wait_for
 
-from flows import helpers, placement
+from flows import placement
 from flows.failures import StageError
-from flows.helpers import helped
 from flows.machine import Grant, Machine
 from flows.outcome import UserError
 from flows.placement import Cluster
@@ -204,7 +203,7 @@ def helping(tmp_path):
 
     def run(nodes=1):
         grant = Grant({}, launcher=("env",), helpers=nodes, helping=("env",), wanted="wanted")
-        return helped(processes, tmp_path, "clean", grant, {"PLM_STAGE": "clean"}, lines.append)
+        return placement.helped(processes, tmp_path, "clean", grant, {"PLM_STAGE": "clean"}, lines.append)
 
     def ask(code):
         atomic_text(tmp_path / "wanted", json.dumps(["sh", "-c", code]))
@@ -227,7 +226,7 @@ def test_a_stage_is_helped_when_it_asks_for_that_until_it_ends(helping, tmp_path
 
 
 def test_a_helper_that_fails_is_said_and_another_one_takes_its_place(helping, monkeypatch, tmp_path):
-    monkeypatch.setattr(helpers, "AGAIN_S", 0.1)
+    monkeypatch.setattr(placement, "AGAIN_S", 0.1)
     with helping():
         helping.ask("echo no room; test -e second || { touch second; exit 3; }; touch third; exec sleep 600")
         wait_for((tmp_path / "third").exists)

@@ -16,7 +16,7 @@ def test_what_is_the_gates_alone_is_left_to_it(tmp_path):
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ("", "promotion: found None"),
+        ("", r"promotion: no such section in params\.yaml; it has tracking"),
         ("promotion: [plm]\n", r"promotion: found \['plm'\]"),
         ("promotion: {primary: score}\n", r"promotion\.registered_model: missing"),
         ("promotion: {registered_model: ''}\n", r"promotion\.registered_model: found ''; expected a name"),
@@ -26,4 +26,10 @@ def test_what_is_the_gates_alone_is_left_to_it(tmp_path):
 def test_a_promotion_without_a_name_is_refused(tmp_path, section, said):
     (tmp_path / "params.yaml").write_text(TRACKING + section)
     with pytest.raises(UserError, match=f"^{said}"):
+        settings.read(tmp_path)
+
+
+def test_the_strict_reader_of_the_stages_reads_them(tmp_path):
+    (tmp_path / "params.yaml").write_text(TRACKING + TRACKING)
+    with pytest.raises(UserError, match=r"^params\.yaml:2: tracking appears twice in its section"):
         settings.read(tmp_path)

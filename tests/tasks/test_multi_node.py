@@ -12,7 +12,7 @@ import torch
 from projects import finish
 from safetensors.torch import load_file
 
-from flows import helpers
+from flows import placement
 from flows.failures import StageError
 from flows.placement import Cluster
 from flows.process import StageProcesses
@@ -126,7 +126,7 @@ def test_a_machine_that_dies_is_left_behind(small, node, undisturbed):
 def pipeline(small, monkeypatch):
     """Trains as ``plm run`` does with two nodes of a cluster, which ``env`` stands in for; returns what was printed."""
     small.change(**LONGER)
-    monkeypatch.setattr(helpers, "AGAIN_S", 0.5)
+    monkeypatch.setattr(placement, "AGAIN_S", 0.5)
     stage = Stage("pretrain@gpt", nodes="together")
     lines = []
 
@@ -134,7 +134,7 @@ def pipeline(small, monkeypatch):
         processes = StageProcesses(small.root)
         with Cluster(launcher or ("env",), cores=1, gpus=0, nodes=2).acquire(stage) as grant:
             env = small._environment({"PLM_RANKS": "1", **grant.env})
-            with helpers.helped(processes, small.root, stage.name, grant, env, lines.append):
+            with placement.helped(processes, small.root, stage.name, grant, env, lines.append):
                 command = [sys.executable, "-m", "tasks.pretrain", "gpt"]
                 processes.run(stage.name, command, lines.append, env=env, launcher=grant.launcher)
         return lines
