@@ -12,10 +12,9 @@ import pytest
 from registries import PARAMS, project
 from toys import wait_for
 
-from flows import doctor
+from flows import doctor, nights
 from flows.checkout import checked_out
 from flows.health import finding, local, outputs
-from flows.nights import Nights
 
 REPOSITORY = Path(__file__).parents[3]
 GRAPH = """
@@ -96,7 +95,7 @@ def test_outputs_that_differ_from_the_lock_are_found_and_what_is_missing_is_brou
 
 def test_after_a_kill_one_run_settles_all_and_no_old_output_is_brought_back(root):
     """A stage's outputs are deleted before it runs."""
-    Nights(begun=1.0).write(root)
+    nights.change(root, begun=1.0)
     shutil.rmtree(root / "d")
     (first, _), (what, lost) = found(root, outputs.outputs).items()
     assert first == ("outputs", "the last run, of 1970-01-01 00:00 UTC, was killed")
