@@ -99,7 +99,7 @@ class Study:
 
     def reported(self, trial: Any) -> int:
         """The last step that a trial has reported; 0 for none."""
-        return max(self.study.trials[trial.number].intermediate_values, default=0)
+        return max(self.study.get_trials(deepcopy=False)[trial.number].intermediate_values, default=0)
 
     def report(self, trial: Any, step: int, value: float) -> bool:
         """Report a trial's value at a step; returns whether the trial should end."""
