@@ -5,7 +5,7 @@ Used by the tasks of the flow (``flow.py``) and by a trial of a sweep (``flows/s
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from flows import placement, room, settings, timing
@@ -19,7 +19,7 @@ from flows.stages import Stage
 class Log(Protocol):
     """Where the lines of a stage go, such as a logger of Prefect's or Python's."""
 
-    def info(self, message: str, /, *values: object) -> None:
+    def info(self, message: str, /, *values: object, extra: Mapping[str, object] | None = None) -> None:
         """Log what happens."""
 
     def warning(self, message: str, /, *values: object) -> None:
@@ -69,7 +69,7 @@ class Reproducer:
         with self.machine.acquire(stage, *self.expected[stage.name], say=log.info) as grant:
             peak = 0 if grant.launcher else self._peaks.get(stage.name, 0)
             room.look(self._checkout.root, self.graph.size(stage.name), peak, log.warning)
-            log.info("runs: %s", "; ".join(reasons))
+            log.info("runs: %s", "; ".join(reasons), extra={"stage_event": "began"})
             spent.begun = time.monotonic() - self.begun
             env = {"PLM_STAGE": stage.name, **self._withheld, **grant.env}
             if parent_run_id:
