@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from flows.locks import replace_text
+
 
 def record(node: Any) -> None:
     """Write an entry of ``dvc.lock`` atomically."""
@@ -12,9 +14,7 @@ def record(node: Any) -> None:
 
     path = Path(node.dvcfile._lockfile.path)
     lock = path.read_text(encoding="utf-8") if path.exists() else "schema: '2.0'\n"
-    new = path.with_name(".dvc.lock.new")
-    new.write_text(replaced(lock, dumps_yaml({"stages": to_lockfile(node)})), encoding="utf-8")
-    new.replace(path)
+    replace_text(path, replaced(lock, dumps_yaml({"stages": to_lockfile(node)})))
 
 
 def replaced(lock: str, one: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from flows.locks import replace_text
 from flows.outcome import Outcome, Result
 from flows.stages import Stage
 from plm_core.shared.paths import METERS
@@ -51,7 +52,7 @@ def remember(root: Path, outcomes: Iterable[Outcome]) -> None:
     ran = [outcome for outcome in outcomes if outcome.outcome == "ran"]
     took = {outcome.name: (round(outcome.spent.seconds, 1), outcome.spent.memory) for outcome in ran}
     with contextlib.suppress(OSError):
-        (root / REMEMBERED).write_text(json.dumps(_remembered(root) | took))
+        replace_text(root / REMEMBERED, json.dumps(_remembered(root) | took))
 
 
 def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:

@@ -54,10 +54,6 @@ def test_a_run_is_missed_when_it_is_older_than_its_interval_by_a_quarter_of_an_h
     assert bool(known.missed(now)) == late
 
 
-def test_without_a_schedule_nothing_is_missed():
-    assert Nights(begun=1.0, ended=2.0).missed(1e12) == ""
-
-
 def test_a_clock_that_went_back_is_told(root, hook):
     now = time.time()
     write(root, due=now + 6 * DAY_S, next=now + 7 * DAY_S, begun=now + 6 * DAY_S, ended=now + 6 * DAY_S + 9)
@@ -140,15 +136,6 @@ def test_nothing_is_foretold_from_too_little_or_of_a_disk_that_is_not_filling(fr
     assert Nights(free=free).days_left() is None
 
 
-def test_only_the_newest_runs_are_remembered(root):
-    write(root, free=[(float(day), 100) for day in range(40)])
-    with nights.remembered(root) as tell:
-        tell(Result(()))
-    kept = Nights.read(root).free
-    assert len(kept) == nights.KEPT
-    assert kept[0][0] == 11.0
-
-
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"dues": 1}', '{"due": 1, "nex'])
 def test_a_file_that_cannot_be_read_says_nothing(root, content):
     path = root / nights.REMEMBERED
@@ -175,16 +162,6 @@ def plm(root: Path, *words: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-c", program, *words], cwd=root, capture_output=True, text=True, check=False
     )
-
-
-def test_a_run_that_was_skipped_while_another_was_at_work_is_not_told_as_missed_after_it(root):
-    now = time.time()
-    write(root, due=now - DAY_S, next=now)
-    with nights.remembered(root) as tell:
-        nights.change(root, due=now, next=now + DAY_S)
-        tell(Result(()))
-    assert Nights.read(root).next == now + DAY_S
-    assert Nights.read(root).ended >= now
 
 
 @pytest.mark.parametrize("does", [partial(nights.skipped, why="held"), partial(nights.failed, error="no")])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from ears import Mail, serving, told, webhook
 
-from flows import notify, settings
+from flows import notify
 from flows.outcome import Outcome, Result
 from plm_core.shared.notices import EVENTS, NotifyConfig
 
@@ -149,9 +149,3 @@ def test_a_spent_budget_is_no_failure_and_hides_none(tmp_path, hook, addresses):
     broken = Outcome("pretrain@bert", "failed", reason="no room", status=1)
     notify.tell_result(tmp_path, Result((spent, broken), "pretrain@gpt: exit status 3: it has cost"))
     assert told(hook)[2:] == [("failure", "The run failed. pretrain@bert: no room")]
-
-
-def test_the_section_is_read_as_it_is_written(tmp_path):
-    assert settings.notify(tmp_path) == NotifyConfig()
-    (tmp_path / "params.yaml").write_text("notify: {urls_from: WHERE, events: [disk, missed]}\n")
-    assert settings.notify(tmp_path) == NotifyConfig("WHERE", ("disk", "missed"))

@@ -43,13 +43,6 @@ def test_the_path_of_a_stage_is_the_longest_that_begins_with_it(tmp_path):
     }
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"train": "x"}', '{"train": 7.0}'])
-def test_what_cannot_be_read_is_not_known(tmp_path, content):
-    (tmp_path / timing.REMEMBERED).parent.mkdir(parents=True)
-    (tmp_path / timing.REMEMBERED).write_text(content)
-    assert timing.expected(tmp_path, [Stage("train", gpu=True)])["train"] == (20.0, 20.0)
-
-
 def test_the_summary_adds_up():
     said = dict(timing.summary(RESULT, 80.0, 2))
     assert said["total"] == "1 min 20 s on 2 cores"

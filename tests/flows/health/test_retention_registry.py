@@ -9,7 +9,7 @@ import pytest
 from mlflow import MlflowClient
 from registries import HOUR_MS, checkpoint, judge, model_of, project, register, run_of
 
-from flows import doctor, registry, settings
+from flows import doctor, registry
 from flows.health import finding
 from flows.health.registry import old_versions
 from flows.health.registry import registry as check
@@ -160,21 +160,6 @@ def test_a_project_without_a_registry_has_nothing_to_delete(root):
     shutil.rmtree(root / "artifacts")
     assert whats(root) == []
     assert not (root / "artifacts").exists()
-
-
-def test_the_section_is_read_strictly(root):
-    assert settings.retention(root) == Retention(versions=2, champions=2, days=7, snapshots_days=7, remote=False)
-    text = (root / "params.yaml").read_text()
-    for wrong, said in (
-        ("versions: 0", "retention.versions: found 0; expected at least 1"),
-        ("version: 2", "retention.version: unknown parameter; did you mean 'versions'?"),
-    ):
-        (root / "params.yaml").write_text(text.replace("versions: 2", wrong))
-        with pytest.raises(settings.UserError) as error:
-            settings.retention(root)
-        assert str(error.value) == said
-    (root / "params.yaml").write_text(text.partition("retention:")[0])
-    assert settings.retention(root) is None
 
 
 @pytest.mark.slow
