@@ -66,7 +66,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         study = Study(workspaces.folder, name, sweep)
         if changed := workspaces.freeze():
             print(f"changed since the sweep {name} began, and ignored by its trials: {', '.join(changed)}")
-        if study.new:
+        if not study.study.get_trials(deepcopy=False):
             _begin_with_what_is(root, sweep, study)
         with pipeline_run(root, f"sweep {name}") as parent:
             env = {"MLFLOW_TRACKING_URI": settings.read(root)[0].uri} | _share(machine, jobs)
@@ -117,7 +117,7 @@ def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
             print(f"params.yaml has {name}: {value}, which is not in the space, so no trial tries it")
             return
         now[name] = value
-    study.begin_with(now)
+    study.study.enqueue_trial(now)
 
 
 def _share(machine: Machine | Cluster, jobs: int) -> dict[str, str]:
