@@ -1,26 +1,32 @@
 """``plm backup`` and ``plm restore``: copy what cannot be recomputed to and from a folder or a bucket.
 
-``flows/backupstore.py`` defines where backups are stored, and in which form.
+The target is laid out as a remote of DVC, and DVC hashes, copies and compares the files: ``files/`` holds each once,
+under the MD5 of its bytes; ``backups/`` holds a manifest per backup, which says what was where. The manifest is written
+last, so a backup is complete or absent.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from flows import settings
-from flows.backupstore import STAMP, Entry, reached
-from flows.cache import used
+from flows.cache import DAY_S, used
 from flows.checkout import only_one
 from flows.outcome import UserError
 from plm_core.shared import paths
 from plm_core.shared.stores import SQLITE, shown
 
+STAMP = "%Y-%m-%dT%H-%M-%S-%fZ"
+"""The format of backup names, which sort by time."""
 MLFLOW = paths.ARTIFACTS / "mlflow"
 """MLflow's store in a backup, wherever it was; a restore replaces it as a whole."""
 FOLDERS = (paths.JOURNALS, paths.IMPORTED, paths.SNAPSHOTS)
@@ -44,45 +50,119 @@ class Summary:
     notes: list[str]
 
 
+class Target:
+    """A folder or bucket with backups."""
+
+    def __init__(self, repo: Any) -> None:
+        """``repo`` is DVC's, with the target as the remote ``backup``."""
+        remote = repo.cloud.get_remote("backup")
+        self.fs, self.files, self._state = remote.fs, remote.odb, repo.state
+        self._folder = self.fs.join(remote.path, "backups")
+
+    def names(self) -> list[str]:
+        """The backups, the oldest first."""
+        found = self.fs.find(self._folder) if self.fs.exists(self._folder) else []
+        return sorted(Path(path).stem for path in found if path.endswith("Z.json"))
+
+    def path(self, name: str) -> str:
+        """Where the manifest of a backup is."""
+        return str(self.fs.join(self._folder, f"{name}.json"))
+
+    def manifest(self, name: str) -> dict[str, tuple[str, int]]:
+        """The files of a backup: their names in the checkout, with MD5 and size."""
+        with self.fs.open(self.path(name), "rb") as file:
+            return {path: (digest, size) for path, (digest, size) in json.load(file).items()}
+
+    def digest(self, path: Path) -> str:
+        """The MD5 of a local file; of one that has not changed, DVC knows it."""
+        from dvc.fs import localfs
+        from dvc_data.hashfile.hash import hash_file
+
+        return str(hash_file(str(path), localfs, "md5", state=self._state)[1].value)
+
+
+@contextlib.contextmanager
+def _opened(root: Path, address: str) -> Iterator[tuple[Any, Target]]:
+    """DVC's repository and the backups at an address. Raises UserError: they cannot be read or written."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(root), config={"remote": {"backup": {"url": address}}}) as repo:
+            yield repo, Target(repo)
+    except UserError:
+        raise
+    except Exception as error:
+        # Each file system has its own errors: those of S3 are not OSErrors.
+        if not isinstance(error, OSError | DvcException) and "://" not in address:
+            raise
+        raise UserError(f"{address}: {' '.join(str(error).split())}") from error
+
+
 def backup(root: Path, target: str, keep: int | None = None) -> Summary:
-    """Copy what cannot be recomputed; files that the last backup already has are not copied again.
+    """Copy what cannot be recomputed, and the backups do not have yet.
 
     Args:
         root: The checkout.
-        target: A folder, or an address that fsspec knows, such as ``s3://bucket/folder``.
+        target: A folder, or an address that a remote of DVC may have, such as ``s3://bucket/folder``.
         keep: Delete all but the newest ``keep`` backups; None keeps all.
 
     Raises:
         UserError: the target cannot be written, or ``params.yaml`` cannot be used.
     """
-    with reached(target) as store, tempfile.TemporaryDirectory() as scratch:
-        wanted = dict(_files(root, Path(scratch)))
-        results, notes = _cached(root)
-        wanted |= {path.relative_to(root).as_posix(): path for path in results}
-        stored = store.sizes()
-        before = store.read(store.names()[-1]) if store.names() else {}
-        before = {name: entry for name, entry in before.items() if stored.get(entry.sha256) == entry.size}
-        entries: dict[str, Entry] = {}
+    from dvc.fs import localfs
+
+    uri = settings.read(root)[0].uri
+    notes = [] if uri.startswith(SQLITE) else ["runs, models and decisions are on the MLflow server: back it up there"]
+    with _opened(root, target) as (repo, store), tempfile.TemporaryDirectory() as scratch:
+        name = f"{datetime.now(UTC):{STAMP}}"
+        if (names := store.names()) and names[-1] >= name:
+            raise UserError(f"{target}: backup {names[-1]} is of the future; set the clock, or rename that one")
+        wanted = dict(_files(root, Path(scratch), uri))
+        cached = [path for path in _cached(repo) if path.is_file()]
+        wanted |= {path.relative_to(root).as_posix(): path for path in cached if path.is_relative_to(root)}
+        if left := sum(not path.is_relative_to(root) for path in cached):
+            where = f"DVC's cache is outside the checkout ({repo.cache.local.path})"
+            notes.append(f"{where}: {left:,} result files are not in the backup; back it up there")
+        there = set(store.files.all())
+        manifest: dict[str, tuple[str, int]] = {}
         moved = 0
-        for name, path in wanted.items():
+        for file, path in wanted.items():
             try:
-                found = path.stat()
-                known = before.get(name)
-                if known is None or (known.size, known.changed) != (found.st_size, found.st_mtime_ns):
-                    known = Entry(*store.put(path), found.st_mtime_ns)
-                    moved += known.size
-                entries[name] = known
+                digest = store.digest(path)
+                manifest[file] = digest, path.stat().st_size
+                if digest not in there:
+                    store.files.add(str(path), localfs, digest)
+                    there.add(digest)
+                    moved += path.stat().st_size
             except FileNotFoundError:
                 # A running pipeline deletes what it has sent or replaced; otherwise the target has failed.
                 if path.exists():
                     raise
-        stamp = store.next_name()
-        store.write(stamp, root, entries)
+                manifest.pop(file, None)
+        listed = Path(scratch) / "manifest"
+        listed.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        store.fs.put_file(str(listed), store.path(name))
         if keep:
-            store.forget(keep)
-    if not settings.read(root)[0].uri.startswith(SQLITE):
-        notes = ["runs, models and decisions are on the MLflow server: back it up there", *notes]
-    return Summary(stamp, len(entries), sum(entry.size for entry in entries.values()), moved, notes)
+            _forget(store, keep)
+    return Summary(name, len(manifest), sum(size for _, size in manifest.values()), moved, notes)
+
+
+def _forget(store: Target, keep: int) -> None:
+    """Delete all but the newest backups, and files that no backup needed before.
+
+    Another backup may be at work whose manifest is not written yet: what it has copied is younger than a day, and what
+    it found in a backup that is deleted now stays until the next call.
+    """
+    names = store.names()
+    needed = {digest for name in names for digest, _ in store.manifest(name).values()}
+    for digest in set(store.files.all()) - needed:
+        path = store.files.oid_to_path(digest)
+        with contextlib.suppress(NotImplementedError, FileNotFoundError):  # not every file system knows ages
+            if store.fs.modified(path).timestamp() < time.time() - DAY_S:
+                store.fs.remove(path)
+    for name in names[:-keep]:
+        store.fs.remove(store.path(name))
 
 
 def restore(root: Path, source: str, at: str = "") -> Summary:
@@ -96,37 +176,39 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
     Raises:
         UserError: there is no such backup, it is damaged, or a pipeline runs in the checkout.
     """
-    with reached(source) as store, only_one(root):
+    with only_one(root), _opened(root, source) as (_, store):
         names = [name for name in store.names() if name.startswith(at)]
         if not names:
             known = ", ".join(store.names()[-5:]) or "none"
             raise UserError(f"{source}: no backup {at!r}; the newest are: {known}")
-        entries = store.read(names[-1])
+        manifest = store.manifest(names[-1])
         (root / paths.ARTIFACTS).mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".restore-", dir=root / paths.ARTIFACTS) as scratch:
             moved = 0
-            for name, entry in entries.items():
+            for name, (digest, size) in manifest.items():
                 # What is missing here, or belongs to what is replaced as a whole.
                 path = Path(name)
                 if path.is_relative_to(MLFLOW) or path in BESIDE or not (root / path).exists():
-                    store.fetch(entry, Path(scratch) / name)
-                    moved += entry.size
-            notes = _put_in_place(root, Path(scratch)) + _unused(root, entries)
-    return Summary(names[-1], len(entries), sum(entry.size for entry in entries.values()), moved, notes)
+                    there = store.files.oid_to_path(digest)
+                    (Path(scratch) / name).parent.mkdir(parents=True, exist_ok=True)
+                    store.fs.get_file(there, str(Path(scratch) / name))
+                    if store.digest(Path(scratch) / name) != digest:
+                        what = "damaged; delete it, and the next backup copies it again. Nothing has been changed"
+                        raise UserError(f"{there}: {what}")
+                    moved += size
+            notes = _put_in_place(root, Path(scratch)) + _unused(root, manifest)
+    return Summary(names[-1], len(manifest), sum(size for _, size in manifest.values()), moved, notes)
 
 
-def _files(root: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
+def _files(root: Path, scratch: Path, uri: str) -> Iterator[tuple[str, Path]]:
     """What to back up, except DVC's cache: each file's name in the checkout, and where to read it."""
-    for name in BESIDE:  # copied first, right after `_cached` has looked up what dvc.lock names
-        if (root / name).exists():
-            yield name.as_posix(), root / name
-    uri = settings.read(root)[0].uri
+    for name in BESIDE:
+        if (root / name).exists():  # copied first, so that the cached results are those which this dvc.lock names
+            yield name.as_posix(), Path(shutil.copy(root / name, scratch / name))
     if uri.startswith(SQLITE) and (database := Path(uri.removeprefix(SQLITE))).exists():
         # Before the files, so that the files copied afterwards include all that it names.
-        changed = database.stat().st_mtime_ns  # before the copy, so that the copy is not older than this
         with contextlib.closing(sqlite3.connect(database)) as live, sqlite3.connect(scratch / "db") as copy:
             live.backup(copy)
-        os.utime(scratch / "db", ns=(0, changed))
         yield (MLFLOW / database.name).as_posix(), scratch / "db"
         for path in _below(database.parent / "artifacts"):
             yield (MLFLOW / path.relative_to(database.parent)).as_posix(), path
@@ -149,23 +231,10 @@ def _below(folder: Path) -> list[Path]:
     return sorted(path for path in files if path.is_file())
 
 
-def _cached(root: Path) -> tuple[list[Path], list[str]]:
-    """The cached results that ``dvc.lock`` names, DVC's records of stages that ran, and a note on what is missing."""
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-
-    with contextlib.closing(Repo(str(root))) as repo:
-        cache = repo.cache.local
-        try:
-            objects = [Path(cache.oid_to_path(name)) for name in used(repo)]
-        except DvcException as error:
-            raise UserError(f"{root / 'dvc.yaml'}: {error}") from error
-        records = _below(Path(repo.stage_cache.cache_dir))
-    found = sorted(path for path in [*objects, *records] if path.is_file())
-    inside = [path for path in found if path.is_relative_to(root)]
-    left = len(found) - len(inside)
-    note = f"DVC's cache is outside the checkout ({cache.path}): {left:,} result files are not in the backup; "
-    return inside, [f"{note}back it up there"] if left else []
+def _cached(repo: Any) -> list[Path]:
+    """The cached results that ``dvc.lock`` names, and DVC's records of stages that ran."""
+    objects = (Path(repo.cache.local.oid_to_path(name)) for name in used(repo))
+    return sorted([*objects, *_below(Path(repo.stage_cache.cache_dir))])
 
 
 def _put_in_place(root: Path, scratch: Path) -> list[str]:
@@ -178,12 +247,9 @@ def _put_in_place(root: Path, scratch: Path) -> list[str]:
             notes.append(f"the previous {MLFLOW} is now {aside.relative_to(root)}; delete it when all is well")
         (scratch / MLFLOW).rename(root / MLFLOW)
     for name in BESIDE:
-        if not (scratch / name).exists():
-            continue
-        if not (root / name).exists():
-            _move(scratch / name, root / name)
-        elif (root / name).read_bytes() != (scratch / name).read_bytes():
-            _move(scratch / name, root / f"{name}.restored")
+        both = [folder / name for folder in (root, scratch) if (folder / name).exists()]
+        if len({path.read_bytes() for path in both}) == 2:
+            _move(both[1], root / f"{name}.restored")
             notes.append(f"{name} differs; the backup's is {name}.restored")
     for path in _below(scratch):
         there = root / path.relative_to(scratch)
@@ -200,7 +266,7 @@ def _move(path: Path, there: Path) -> None:
     part.rename(there)
 
 
-def _unused(root: Path, names: Iterable[str]) -> list[str]:
+def _unused(root: Path, names: dict[str, Any]) -> list[str]:
     """What to do if the restored registry is not the one that is used here."""
     try:
         uri = settings.read(root)[0].uri

@@ -10,8 +10,9 @@ import logging
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,41 +91,36 @@ class Unused:
     where: str
     names: list[str]
     bytes: int
+    delete: Callable[[], object]
 
 
-def unused(root: Path, days: int, remote: bool) -> list[Unused]:
+def unused(root: Path, days: int, remote: bool) -> Iterator[Unused]:
     """The objects, by store, older than ``days`` that no output recorded now or in a commit of those days needs.
 
     Other checkouts may share a cache outside the repository, and what they need is not known here: like DVC's remote,
-    it is searched only if ``remote`` says that no other checkout uses it.
+    it is searched only if ``remote`` says that no other checkout uses it. DVC's lock is held until the next one.
 
     Raises:
         UserError: DVC or Git fails.
     """
     with _opened(root) as repo:
-        stores = _stores(repo, remote)
-        needed = _needed(repo, stores, days)
-        return [found for store in stores if (found := _old(store, needed, days)).names]
-
-
-def delete(root: Path, days: int, remote: bool) -> None:
-    """Delete what ``unused`` finds now. Raises UserError: DVC or Git fails."""
-    with _opened(root) as repo:
-        stores = _stores(repo, remote)
+        stores = []
+        if remote or Path(repo.cache.local.path).resolve().is_relative_to(repo.root_dir):
+            stores.append(repo.cache.local)
+        if remote and repo.config["core"].get("remote"):
+            stores.append(repo.cloud.get_remote_odb(hash_name="md5"))
         needed = _needed(repo, stores, days)
         for store in stores:
+            sizes = _old(store, needed, days)
             # Folder lists first, as DVC does it: a list without its files would be taken for a result.
-            for name in sorted(_old(store, needed, days).names, key=lambda name: not name.endswith(FOLDER)):
-                store.fs.remove(store.oid_to_path(name))
+            names = sorted(sizes, key=lambda name: not name.endswith(FOLDER))
+            if names:
+                yield Unused(store.path, names, sum(sizes.values()), partial(_delete, store, names))
 
 
-def _stores(repo: Any, remote: bool) -> list[Any]:
-    found = []
-    if remote or Path(repo.cache.local.path).resolve().is_relative_to(repo.root_dir):
-        found.append(repo.cache.local)
-    if remote and repo.config["core"].get("remote"):
-        found.append(repo.cloud.get_remote_odb(hash_name="md5"))
-    return found
+def _delete(store: Any, names: Sequence[str]) -> None:
+    for name in names:
+        store.fs.remove(store.oid_to_path(name))
 
 
 def used(repo: Any, commits: bytes = b"", stores: Sequence[Any] | None = None) -> set[str]:
@@ -177,8 +173,8 @@ def _git(root: Path, *arguments: str, given: bytes = b"") -> bytes:
     return done.stdout
 
 
-def _old(store: Any, needed: set[str], days: int) -> Unused:
-    """The unneeded objects that are older than ``days``; those whose age the store does not know are left out."""
+def _old(store: Any, needed: set[str], days: int) -> dict[str, int]:
+    """The sizes of unneeded objects older than ``days``; those whose age the store does not know are left out."""
     before = time.time() - days * DAY_S
     sizes: dict[str, int] = {}
     with contextlib.suppress(FileNotFoundError):  # an empty remote
@@ -187,7 +183,7 @@ def _old(store: Any, needed: set[str], days: int) -> Unused:
             with contextlib.suppress(NotImplementedError):
                 if store.fs.modified(path).timestamp() < before:
                     sizes[name] = store.fs.size(path)
-    return Unused(store.path, sorted(sizes), sum(sizes.values()))
+    return sizes
 
 
 @contextlib.contextmanager

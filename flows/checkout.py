@@ -4,7 +4,6 @@ Used by ``flows/pipeline.py`` and, for scheduled runs, by ``flows/flow.py``.
 """
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from flows import settings
 from flows.graph import Graph
 from flows.outcome import Outcome, Result, UserError
 from flows.stages import GraphError, Registration
+from plm_core.shared.files import locked
 
 LOCK = ".dvc/tmp/plm.lock"
 """Says who holds the checkout, or held it last: a pipeline writes its process id, any other command adds words."""
@@ -94,24 +94,35 @@ def only_one(root: Path, pipeline: bool = False) -> Iterator[int]:
     """
     path = root / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(root, os.O_RDONLY)
-    try:
-        with path.open("a+") as file:
+    with path.open("a+") as file, contextlib.ExitStack() as stack:
+        for left in range(TRIES if pipeline else 1)[::-1]:
             try:
-                held = _locked_within(TRIES if pipeline else 1, folder, file.fileno())
+                held = _hold(stack, root, path)
+                break
             except BlockingIOError as error:
+                if left:
+                    time.sleep(PAUSE_S)
+                    continue
                 file.seek(0)
                 pid, _, other = file.read().strip().partition(" ")
                 raise HeldError(
                     f"another {'plm command' if other else 'pipeline'} (process {pid or 'unknown'}) runs in {root};"
                     " wait for it, or use another checkout"
                 ) from error
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n" if pipeline else f"{os.getpid()} is not a pipeline\n")
-            file.flush()
-            yield held
-    finally:
-        os.close(folder)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n" if pipeline else f"{os.getpid()} is not a pipeline\n")
+        file.flush()
+        yield held
+
+
+def _hold(stack: contextlib.ExitStack, root: Path, path: Path) -> int:
+    """Lock the folder, or the file if a folder cannot be locked, as on NFS; returns the locked descriptor."""
+    try:
+        return stack.enter_context(locked(root, wait=False))
+    except BlockingIOError:
+        raise
+    except OSError:
+        return stack.enter_context(locked(path, wait=False))
 
 
 def began(root: Path) -> float:
@@ -127,26 +138,6 @@ def at_work(root: Path) -> bool:
             return False
     except HeldError:
         return began(root) > 0
-
-
-def _locked_within(tries: int, folder: int, file: int) -> int:
-    for _ in range(tries - 1):
-        with contextlib.suppress(BlockingIOError):
-            return _locked(folder, file)
-        time.sleep(PAUSE_S)
-    return _locked(folder, file)
-
-
-def _locked(folder: int, file: int) -> int:
-    """Lock the folder, or the file if a folder cannot be locked, as on NFS; returns the locked descriptor."""
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return file
-    return folder
 
 
 def idle(checkout: Checkout, registration: Registration) -> Result | None:

@@ -178,6 +178,7 @@ def sweep(
 
     root = project()
     prepare_environment(root)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
     try:
         found = sweeps.run(root, name, jobs)
     except KeyboardInterrupt:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left *(.*)")
 """The format in which ``tasks/runtime/progress.py`` reports progress."""
-_ENDED = re.compile("(done|failed|up to date)(?: in |: |$)")
-"""The line with which a stage ends."""
 WORTH_SAYING_S = 60.0
 """An estimate of less is not shown."""
 ENOUGH_S = 12.0
@@ -39,19 +37,27 @@ def console() -> "Console":
     return Console(width=None if sys.stdout.isatty() else 140)
 
 
-class Estimate(logging.Handler):
-    """Says how long the stages will still take, as soon as that is known, and when it has changed by a third."""
+class Stages(logging.Handler):
+    """Follows the stages of a run: says how long they will still take, and shows those that run as a table.
 
-    def __init__(self, stages: Sequence[Stage], took: Mapping[str, float], cores: int) -> None:
-        """``stages`` have to run; ``took`` are the seconds of those that have run on this machine before."""
+    The flow marks the lines with which a stage begins or ends with ``stage_event``: ``began``, ``done``, ``failed`` or
+    ``up to date``.
+    """
+
+    def __init__(self, stages: Sequence[Stage], took: Mapping[str, float], cores: int, table: bool) -> None:
+        """``stages`` have to run; ``took`` are the seconds of those that have run on this machine before. With
+        ``table``, warnings are printed above the table."""
         super().__init__()
         self._stages = {stage.name: stage for stage in stages}
-        self._took = took
-        self._cores = cores
+        self._took, self._cores, self._table = took, cores, table
         self._began: dict[str, float] = {}
         """When a stage began (monotonic)."""
+        self._lines: dict[str, str] = {}
+        """The last line of each stage that runs."""
         self._ends: dict[str, float] = {}
         """When a stage that runs will end, as far as is known, or when it ended (monotonic)."""
+        self._ended: dict[str, str] = {}
+        """How a stage ended."""
         self._said = 0.0
         """When the run was said to end."""
         if new := self._stages.keys() - took.keys():
@@ -59,22 +65,30 @@ class Estimate(logging.Handler):
             console().print(f"{first}: how long the run takes is said once a few have ended", highlight=False)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take in a line of a stage."""
-        name = getattr(record, "task_run_name", None)
-        text = record.getMessage()
-        now = time.monotonic()
-        if name not in self._stages:
+        """Take in a line of a stage, or a warning."""
+        name, text, now = getattr(record, "task_run_name", None), record.getMessage(), time.monotonic()
+        event = getattr(record, "stage_event", "")
+        if self._table and (record.levelno >= logging.WARNING or text.startswith("warning: ")):
+            console().print(f"{name}: {text}" if name else text, style="yellow", markup=False, highlight=False)
+        if name is None:
             return
-        if text.startswith("runs: "):
-            self._began[name] = now
-        elif progress := _PROGRESS.match(text):
-            self._ends[name] = now + int(progress[3])
-        elif _ENDED.match(text):
-            self._ends[name] = now
-        else:
-            return
+        progress = _PROGRESS.match(text)
+        if event == "began":
+            self._began[name], self._lines[name] = now, text
+        elif event:
+            self._lines.pop(name, None)
+            self._ended[name], self._ends[name] = event, now
+        elif name in self._lines:
+            self._lines[name] = text
+            if progress:
+                self._ends[name] = now + int(progress[3])
+        if name in self._stages and (event or progress):
+            self._estimate(now)
+
+    def _estimate(self, now: float) -> None:
+        """Say how long the stages will still take as soon as that is known, and when it has changed by a third."""
         # Stages that are new to this machine are as much longer than usual as those of which more is known by now.
-        seen = [name for name in self._ends.keys() & self._began.keys() if name not in self._took]
+        seen = self._ends.keys() & self._began.keys() & self._stages.keys() - self._took.keys()
         usual = sum(timing.UNKNOWN_S[self._stages[name].gpu] for name in seen)
         if usual < ENOUGH_S and self._stages.keys() - self._took.keys() - self._ends.keys():
             return
@@ -96,53 +110,20 @@ class Estimate(logging.Handler):
                 f"about {(end - now) / 60:.0f} min left, most of it for {longest}", markup=False, highlight=False
             )
 
-
-class Stages(logging.Handler):
-    """Receives what the flow logs about each stage, and shows the running ones as a table."""
-
-    def __init__(self, stages: Sequence[Stage]) -> None:
-        """``stages`` have to run."""
-        super().__init__()
-        self._names = {stage.name for stage in stages}
-        self._running: dict[str, tuple[float, str]] = {}
-        """When it began (monotonic), and its last line."""
-        self._ended: dict[str, str] = {}
-        """How a stage ended."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take in a line; what is wrong is also printed above the table."""
-        name = getattr(record, "task_run_name", None)
-        text = record.getMessage()
-        if record.levelno >= logging.WARNING or text.startswith("warning: "):
-            console().print(f"{name}: {text}" if name else text, style="yellow", markup=False, highlight=False)
-        if name is None:
-            return
-        if text.startswith("runs: "):
-            self._running[name] = (time.monotonic(), text)
-        elif found := _ENDED.match(text):
-            self._running.pop(name, None)
-            self._ended[name] = found[1]
-        elif name in self._running:
-            self._running[name] = (self._running[name][0], text)
-
     def __rich__(self) -> "Table":
         """The table of this moment."""
         from rich.table import Table
 
-        how = [how for name, how in self._ended.items() if name in self._names]
+        how = [how for name, how in self._ended.items() if name in self._stages]
         failed = f", {how.count('failed')} failed" if "failed" in how else ""
-        title = f"Stages: {len(how) - how.count('failed')} of {len(self._names)} done{failed}"
+        title = f"Stages: {len(how) - how.count('failed')} of {len(self._stages)} done{failed}"
         table = Table("stage", "for", "progress", "left", "", title=title, expand=True)
-        for name, (begun, line) in list(self._running.items()):
-            found = _PROGRESS.match(line)
-            share = ""
-            left = ""
-            note = line
-            if found:
-                share = f"{int(found[1]) / int(found[2]):.0%}"
-                left = f"{found[3]} s"
-                note = found[4]
-            table.add_row(name, f"{time.monotonic() - begun:.0f} s", share, left, note.replace("[", "\\[")[:100])
+        for name, line in list(self._lines.items()):
+            share, left, note = "", "", line
+            if found := _PROGRESS.match(line):
+                share, left, note = f"{int(found[1]) / int(found[2]):.0%}", f"{found[3]} s", found[4]
+            lasted = f"{time.monotonic() - self._began[name]:.0f} s"
+            table.add_row(name, lasted, share, left, note.replace("[", "\\[")[:100])
         return table
 
 
@@ -164,18 +145,16 @@ def shown(stages: Sequence[Stage], took: Mapping[str, float], cores: int) -> Ite
 
     setup_logging()
     log = logging.getLogger("prefect")  # all others pass their lines on to it
-    table = Stages(stages) if sys.stdout.isatty() else None
-    added: list[logging.Handler] = [Estimate(stages, took, cores), *([table] if table else [])]
+    table = sys.stdout.isatty()
+    handler = Stages(stages, took, cores, table)
     replaced = [each for each in log.handlers if table and isinstance(each, PrefectConsoleHandler)]
-    log.handlers = [*(each for each in log.handlers if each not in replaced), *added]
-    live = (
-        Live(get_renderable=table.__rich__, console=console(), refresh_per_second=2, transient=True) if table else None
-    )
+    log.handlers = [*(each for each in log.handlers if each not in replaced), handler]
+    live = Live(get_renderable=handler.__rich__, console=console(), refresh_per_second=2, transient=True)
     try:
-        with live or contextlib.nullcontext():
+        with live if table else contextlib.nullcontext():
             yield
     finally:
-        log.handlers = [*(each for each in log.handlers if each not in added), *replaced]
+        log.handlers = [*(each for each in log.handlers if each is not handler), *replaced]
 
 
 def show_end(result: Result, whole: float, cores: int) -> None:

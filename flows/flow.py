@@ -109,7 +109,7 @@ class Execution:
             if not reasons:
                 self._errors.pop(stage.name, None)
                 self.outcomes[stage.name] = Outcome(stage.name, "up to date")
-                log.info("up to date")
+                log.info("up to date", extra={"stage_event": "up to date"})
                 return Completed(name="UpToDate", message="up to date")
             self._reproducer.run(stage, reasons, parent_run_id, log, spent)
         except (StageError, GraphError, FullError, CancelledError) as error:
@@ -117,7 +117,7 @@ class Execution:
         self._errors.pop(stage.name, None)
         spent = self._until_now(spent)
         self.outcomes[stage.name] = Outcome(stage.name, "ran", spent)
-        log.info("done in %.1f s", spent.seconds)
+        log.info("done in %.1f s", spent.seconds, extra={"stage_event": "done"})
         return Completed(message=f"ran for {spent.seconds:.1f} s")
 
     def _until_now(self, spent: Spent) -> Spent:
@@ -136,7 +136,7 @@ class Execution:
         if stage.optional:  # stages that read the folder of such outputs then find it empty rather than missing
             for out in stage.outs:
                 (self._root / out).parent.mkdir(parents=True, exist_ok=True)
-        get_run_logger().error("failed: %s", error)
+        get_run_logger().error("failed: %s", error, extra={"stage_event": "failed"})
         return error
 
     def _record_unstarted(self, stage: Stage, state: State[Any]) -> None:

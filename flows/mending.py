@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+from plm_core.shared.files import atomic_text
+
 _ENTRY = re.compile(r"^  \S[^:\n]*:? *$", re.MULTILINE)
 """Where a stage begins in ``dvc.lock``; its name may be cut off."""
 
@@ -74,7 +76,7 @@ def _mend_rwlock(path: Path) -> list[str]:
     }
     if kept == held:
         return []
-    _replace(path, json.dumps(kept))
+    atomic_text(path, json.dumps(kept))
     return [f"{path}: held by processes that are gone; released"]
 
 
@@ -109,7 +111,7 @@ def _mend_lock_file(path: Path, copy: Path) -> list[str]:
         return []  # edited or merged by a person: DVC's own message says where
     shutil.copy(path, copy)
     if whole:
-        _replace(path, whole)
+        atomic_text(path, whole)
     else:
         path.unlink()
     return [f"{path}: half written; {max(len(starts) - 1, 0)} stages are kept, DVC's run cache has the others"]
@@ -143,9 +145,3 @@ def mend_run_cache(repo: Any) -> list[str]:
             entry.rmdir()
             done.append(f"{entry}: empty; removed")
     return done
-
-
-def _replace(path: Path, text: str) -> None:
-    new = path.with_name(path.name + ".new")
-    new.write_text(text)
-    new.replace(path)

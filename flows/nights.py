@@ -10,14 +10,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from flows.cache import DAY_S
 from flows.checkout import at_work, began
 from flows.outcome import Result
+from plm_core.shared.files import atomic_text, locked
 
 if TYPE_CHECKING:
     from flows.due import Due
@@ -61,17 +62,6 @@ class Nights:
         except (OSError, ValueError, TypeError):
             return cls()
 
-    def write(self, root: Path) -> None:
-        """Replace the file; if the disk is full, this is only a warning."""
-        path = root / REMEMBERED
-        new = path.with_suffix(".new")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(json.dumps(asdict(self)), encoding="utf-8")
-            new.replace(path)
-        except OSError as error:
-            print(f"warning: {path}: {error}; this run is not recorded", file=sys.stderr, flush=True)
-
     def missed(self, now: float) -> str:
         """Which run did not happen, as a sentence; empty if none was missed."""
         if self.next is None:
@@ -96,54 +86,54 @@ class Nights:
         return self.free[-1][1] / -slope / DAY_S if slope < 0 else None
 
 
+def change(root: Path, **values: Any) -> Nights:
+    """Record these fields and return all; if the disk is full, this is only a warning."""
+    path = root / REMEMBERED
+    try:
+        with locked(path.with_suffix(".lock")):
+            nights = replace(Nights.read(root), **values)
+            atomic_text(path, json.dumps(asdict(nights)))
+            return nights
+    except OSError as error:
+        print(f"warning: {path}: {error}; this run is not recorded", file=sys.stderr, flush=True)
+        return replace(Nights.read(root), **values)
+
+
 @contextlib.contextmanager
 def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
     """Record the block as a run and notify people; the block calls what is yielded with its result."""
     from flows import due, notify
 
-    nights = Nights.read(root)
-    if nights.begun and not nights.ended:
-        nights.killed = nights.begun
-        nights.write(root)
+    last = Nights.read(root)
+    if last.begun and not last.ended:
+        change(root, killed=last.begun)
     tell_missed(root)
-    found = due.of_this_run()
-    nights = Nights.read(root)  # again, because asking and notifying took a while
-    _schedule(nights, found)
-    nights.begun = time.time()
-    nights.ended = None
-    nights.error = outcome = "interrupted"
-    nights.write(root)
+    error = "interrupted"
+    change(root, begun=time.time(), ended=None, error=error, **_schedule(due.of_this_run()))
 
     def say(result: Result) -> None:
-        nonlocal outcome
-        outcome = result.error
+        nonlocal error
+        error = result.error
         notify.tell_result(root, result)
 
     try:
         yield say
-    except Exception as error:
-        outcome = str(error)
-        notify.tell(root, "failure", f"The run failed. {error}")
+    except Exception as raised:
+        error = str(raised)
+        notify.tell(root, "failure", f"The run failed. {raised}")
         raise
     finally:
-        nights = Nights.read(root)  # again, because runs that were due in the meantime were recorded as skipped
-        nights.ended = time.time()
-        nights.error = outcome
-        nights.free = [*nights.free, (nights.ended, shutil.disk_usage(root).free)][-KEPT:]
-        nights.write(root)
-        _tell_disk(root, nights)
+        now = time.time()
+        free = [*last.free, (now, shutil.disk_usage(root).free)][-KEPT:]
+        _tell_disk(root, change(root, ended=now, error=error, free=free))
 
 
 def failed(root: Path, error: str) -> None:
     """Record that a scheduled run could not begin, and notify people."""
     from flows import due, notify
 
-    found = due.of_this_run()
-    nights = Nights.read(root)
-    _schedule(nights, found)
-    nights.begun = nights.ended = time.time()
-    nights.error = error
-    nights.write(root)
+    now = time.time()
+    change(root, begun=now, ended=now, error=error, **_schedule(due.of_this_run()))
     notify.tell(root, "failure", f"The scheduled run could not begin. {error}")
 
 
@@ -151,10 +141,8 @@ def skipped(root: Path, why: str) -> None:
     """Record that a scheduled run was skipped, and notify people unless a run has just begun in its place."""
     from flows import due, notify
 
-    found = due.of_this_run()  # before the file is read: this takes a while, and the other run may end and write
-    nights = Nights.read(root)
-    _schedule(nights, found)
-    nights.write(root)
+    found = due.of_this_run()
+    change(root, **_schedule(found))
     if found and found.next and time.time() - began(root) > (found.next - found.due) / 2:
         notify.tell(root, "missed", f"The run that was due at {moment(found.due)} was skipped: {why}.")
 
@@ -162,10 +150,7 @@ def skipped(root: Path, why: str) -> None:
 def expect(root: Path, next_due: float | None) -> None:
     """Record that a schedule begins now, and when its first run is due; first report what was missed before."""
     tell_missed(root)
-    nights = Nights.read(root)
-    nights.due = time.time()
-    nights.next = next_due
-    nights.write(root)
+    change(root, due=time.time(), next=next_due)
 
 
 def tell_missed(root: Path) -> str:
@@ -173,31 +158,21 @@ def tell_missed(root: Path) -> str:
 
     Also of a run that was killed. The next call tries again if no address accepted the message.
     """
-    _tell_killed(root)
     nights = Nights.read(root)
     missed = nights.missed(time.time())
-    if missed and nights.told != nights.next:
+    if nights.killed or (missed and nights.told != nights.next):
         from flows import notify
 
-        before, nights.told = nights.told, nights.next
-        nights.write(root)  # before notifying, which takes a while: a run may begin then, and write too
-        look = "See `plm nights`; check that `plm deploy` and its server are running."
-        if not notify.tell(root, "missed", missed, look):
-            nights = Nights.read(root)
-            nights.told = before
-            nights.write(root)
+        if nights.killed:
+            what = f"The run that began at {moment(nights.killed)} was killed, or its machine went down."
+            if notify.tell(root, "failure", f"{what} The next one resumes its work."):
+                change(root, killed=None)
+        if missed and nights.told != nights.next:
+            look = "See `plm nights`; check that `plm deploy` and its server are running."
+            change(root, told=nights.next)  # before notifying, which takes a while: others may look meanwhile
+            if not notify.tell(root, "missed", missed, look):
+                change(root, told=nights.told)
     return missed
-
-
-def _tell_killed(root: Path) -> None:
-    if killed := Nights.read(root).killed:
-        from flows import notify
-
-        what = f"The run that began at {moment(killed)} was killed, or its machine went down."
-        if notify.tell(root, "failure", f"{what} The next one resumes its work."):
-            nights = Nights.read(root)
-            nights.killed = None
-            nights.write(root)
 
 
 def lines(root: Path) -> Iterator[str]:
@@ -219,9 +194,8 @@ def moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _schedule(nights: Nights, found: "Due | None") -> None:
-    if found:
-        nights.due, nights.next = found.due, found.next
+def _schedule(found: "Due | None") -> dict[str, float | None]:
+    return {"due": found.due, "next": found.next} if found else {}
 
 
 def _tell_disk(root: Path, nights: Nights) -> None:

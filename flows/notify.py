@@ -1,15 +1,15 @@
 """Notifies people, by e-mail, Slack or any webhook. Used by the flow, ``nights.py`` and the `plm` command.
 
-The addresses are secrets and stay in the environment. Only a separate process, ``python -m flows.notify``, reads them
-and sends with apprise; what it prints is discarded, because it may show an address.
+The addresses are secrets: they stay in the environment, and what apprise logs is discarded, because it may show them.
 """
 
-import json
+import logging
 import os
 import socket
-import subprocess
 import sys
+import threading
 from collections.abc import Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -97,42 +97,38 @@ def send(root: Path, subject: str, text: str) -> tuple[bool, str]:
     if not os.environ.get(name):
         return True, ""
     where = f"{root.resolve()} on {socket.gethostname()}"
-    message = json.dumps({"from": name, "title": f"plm: {subject} in {where}", "body": f"{text}\n\n{where}"})
-    command = [sys.executable, "-m", __name__]
+    answer: Future[tuple[bool, str]] = Future()
+
+    def deliver() -> None:
+        try:
+            answer.set_result(_delivered(name, f"plm: {subject} in {where}", f"{text}\n\n{where}"))
+        except Exception as error:  # noqa: BLE001 whatever apprise raises, the pipeline continues
+            answer.set_exception(error)
+
+    # A daemon, because nobody can end a thread that waits for a server.
+    threading.Thread(target=deliver, daemon=True).start()
     try:
-        done = subprocess.run(command, input=message, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:  # not the error's text, which contains the message
+        return answer.result(LIMIT_S)
+    except TimeoutError:
         return False, f"{name}: sending took longer than {LIMIT_S:g} s"
-    except OSError as error:
-        return False, f"{name}: the process that sends could not be started: {error.strerror}"
-    broken = f"{name}: apprise ended with {done.returncode}" if done.returncode else ""
-    return done.returncode == 0, done.stdout.strip() or broken
+    except Exception as error:  # noqa: BLE001 without its text, which may contain an address
+        return False, f"{name}: apprise failed with {type(error).__name__}"
 
 
-def _send(message: dict[str, str]) -> int:
-    """Send a message to each address in the environment, and print which did not accept it, by their numbers.
-
-    Returns:
-        The exit status: 0 if one accepted it.
-    """
+def _delivered(name: str, title: str, body: str) -> tuple[bool, str]:
+    """Send to each address in the variable ``name``; returns what ``send`` does, with the addresses' numbers."""
     import apprise
     from apprise.utils.parse import parse_urls
 
-    name = message["from"]
+    logging.getLogger("apprise").disabled = True
     addresses = parse_urls(os.environ[name])
     failed = []
     for number, address in enumerate(addresses, start=1):
         one = apprise.Apprise()
         if not one.add(address):
             failed.append(f"address {number} is not one that apprise recognises")
-        elif not one.notify(title=message["title"], body=message["body"]):
+        elif not one.notify(title=title, body=body):
             failed.append(f"address {number} did not accept it (is the address correct, and reachable from here?)")
     if not addresses:
         failed.append("it holds no address")
-    if failed:
-        print(f"{name}: {'; '.join(failed)}")
-    return int(len(failed) >= len(addresses))
-
-
-if __name__ == "__main__":
-    sys.exit(_send(json.load(sys.stdin)))
+    return len(failed) < len(addresses), f"{name}: {'; '.join(failed)}" if failed else ""

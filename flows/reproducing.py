@@ -58,7 +58,7 @@ class Reproducer:
         with self.machine.acquire(stage, self._paths[stage.name], log.info) as grant:
             peak = 0 if grant.launcher else self._peaks.get(stage.name, 0)
             room.look(self._checkout.root, self.graph.size(stage.name), peak, log.warning)
-            log.info("runs: %s", "; ".join(reasons))
+            log.info("runs: %s", "; ".join(reasons), extra={"stage_event": "began"})
             spent.begun = time.monotonic() - self.begun
             env = {"PLM_STAGE": stage.name, **self._withheld, **grant.env}
             if parent_run_id:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flows.outcome import Outcome, Result
 from flows.stages import Stage
+from plm_core.shared.files import atomic_text
 from plm_core.shared.paths import METERS
 
 REMEMBERED = ".dvc/tmp/plm-spent.json"
@@ -51,7 +52,7 @@ def remember(root: Path, outcomes: Iterable[Outcome]) -> None:
     ran = [outcome for outcome in outcomes if outcome.outcome == "ran"]
     took = {outcome.name: (round(outcome.spent.seconds, 1), outcome.spent.memory) for outcome in ran}
     with contextlib.suppress(OSError):
-        (root / REMEMBERED).write_text(json.dumps(_remembered(root) | took))
+        atomic_text(root / REMEMBERED, json.dumps(_remembered(root) | took))
 
 
 def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:

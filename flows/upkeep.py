@@ -28,9 +28,9 @@ def doctor(
     """
     from flows import doctor as health
 
-    report = (health.mend if fix else health.look)(project(), everything)
-    print(json.dumps(report.plain(), indent=2) if as_json else "\n".join(health.lines(report)))
-    raise typer.Exit(report.status)
+    report = health.look(project(), everything, mend=fix)
+    print(json.dumps(health.plain(report), indent=2) if as_json else "\n".join(health.lines(report)))
+    raise typer.Exit(health.status(report))
 
 
 def gc(
@@ -45,12 +45,13 @@ def gc(
 
     if yes and dry_run:
         raise UserError("--yes, --dry-run: expected one of them")
-    report = retention.collect(project(), delete=yes or not (dry_run or sys.stdin.isatty()))
+    delete = yes or not (dry_run or sys.stdin.isatty())
+    report = retention.collect(project(), delete)
     if as_json:
-        print(json.dumps(report.plain(), indent=2))
+        print(json.dumps(retention.plain(report, delete), indent=2))
     else:
-        retention.show(report)
-    raise typer.Exit(int(bool(report.failed)))
+        retention.show(report, delete)
+    raise typer.Exit(int(bool(report.unseen)))
 
 
 def backup(

@@ -1,16 +1,19 @@
-"""The checkout and its machine: journals, snapshots, locks, disk space."""
+"""The checkout and its machine: journals, snapshots, sweeps, compiled code, locks, disk space."""
 
 import re
 import shutil
-from collections.abc import Iterator
+import time
 from functools import partial
 from pathlib import Path
 
 import psutil
 
 from flows import cache
+from flows.cache import DAY_S
 from flows.checkout import LOCK, HeldError, only_one
-from flows.health.finding import Finding, Note
+from flows.health.finding import Finding, Found, Note, waste
+from flows.settings import Retention
+from flows.sweeps import workspaces
 from flows.tracking import journals as journals_of
 from flows.tracking import send_leftovers
 from plm_core.shared import paths
@@ -21,7 +24,7 @@ COPIES = 2
 """A run that rebuilds everything keeps each output in the checkout and in DVC's cache."""
 
 
-def journals(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+def journals(root: Path, _everything: bool) -> Found:
     """Journals that MLflow has not received, and damaged ones."""
     for journal in journals_of(root):
         if journal["damaged"]:
@@ -37,7 +40,7 @@ def journals(root: Path, _everything: bool) -> Iterator[Finding | Note]:
             yield Finding(what, journal["path"], mend, safe)
 
 
-def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+def snapshots(root: Path, _everything: bool) -> Found:
     """Snapshots that no training run seems to need: a later one of the same stage has begun or ended."""
     newest: dict[str, float] = {}
     found = []
@@ -63,7 +66,68 @@ def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:
             yield Finding(what, where, "delete the folder if one has; `plm gc` does so once the snapshots are old")
 
 
-def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+def old_snapshots(root: Path, rules: Retention) -> Found:
+    """The snapshots of training runs, and the parts of corpus stages, that were never resumed."""
+    if any(journal["living"] and journal["training"] for journal in journals_of(root)):
+        return
+    for folder in sorted(folder for kind in (paths.SNAPSHOTS, paths.PARTS) for folder in (root / kind).glob("*/")):
+        if (size := _untouched(folder, rules.snapshots_days)) is not None:
+            why = f"older than {rules.snapshots_days} days"
+            yield waste(folder.relative_to(root).as_posix(), why, size, partial(shutil.rmtree, folder))
+
+
+def old_journals(root: Path, rules: Retention) -> Found:
+    """The journals of interrupted training runs that MLflow has completely."""
+
+    def delete(path: Path) -> None:
+        path.unlink()
+        path.with_suffix(".sent").unlink(missing_ok=True)
+
+    for journal in [each for each in journals_of(root) if each["sent"] and not each["living"]]:
+        path = root / journal["path"]
+        if (size := _untouched(path, rules.snapshots_days)) is not None:
+            why = f"sent, and older than {rules.snapshots_days} days"
+            yield waste(journal["path"], why, size, partial(delete, path))
+
+
+def old_sweeps(root: Path, rules: Retention) -> Found:
+    """Sweeps that were never resumed, and their experiments."""
+
+    def delete(folder: Path) -> None:
+        with workspaces.only_one(folder):
+            workspaces.Workspaces(root, folder.name, [], Path()).remove()
+
+    for folder in sorted((root / paths.SWEEPS).glob("*/")):
+        if (size := _untouched(folder, rules.days)) is not None:
+            what = f"the sweep {folder.name}, with its experiments"
+            yield waste(what, f"older than {rules.days} days", size, partial(delete, folder))
+
+
+def old_compiled(root: Path, rules: Retention) -> Found:
+    """Compiled code that no training run has read for a long time."""
+    before = time.time() - rules.days * DAY_S
+    files = {path: path.stat() for path in (root / paths.COMPILED).rglob("*") if path.is_file()}
+    unread = {path: each for path, each in files.items() if max(each.st_atime, each.st_mtime) < before}
+
+    def delete() -> None:
+        for path in unread:
+            path.unlink()
+
+    if unread:
+        what = f"{len(unread):,} files of {paths.COMPILED.as_posix()}"
+        size = sum(each.st_size for each in unread.values())
+        yield waste(what, f"not read for {rules.days} days", size, delete)
+
+
+def _untouched(path: Path, days: int) -> int | None:
+    """The bytes of a file or folder in which nothing was written for this many days; None of another one."""
+    files = [each.stat() for each in path.rglob("*") if each.is_file() and not each.is_symlink()]
+    if max(each.st_mtime for each in (path.stat(), *files)) >= time.time() - days * DAY_S:
+        return None
+    return path.stat().st_size if path.is_file() else sum(each.st_size for each in files)
+
+
+def locks(root: Path, _everything: bool) -> Found:
     """A checkout that is held by stages of a dead pipeline."""
     path = root / LOCK
     pid = path.read_text(encoding="utf-8").strip() if path.exists() else ""
@@ -77,7 +141,7 @@ def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
         yield Finding(what, LOCK, f"`fuser -v {root}` lists all processes there, your shell too; end those of tasks")
 
 
-def disk(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+def disk(root: Path, _everything: bool) -> Found:
     """Whether there is enough disk space for a run that rebuilds everything."""
     from rich.filesize import decimal as size
 

@@ -1,18 +1,18 @@
 """Outputs and DVC's cache: whether they match ``dvc.lock`` and the names of the objects."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from flows import cache
 from flows.checkout import LOCK, HeldError, only_one
-from flows.health.finding import Finding, Note
+from flows.health.finding import Finding, Found, Note, waste
 from flows.nights import Nights, moment
+from flows.settings import Retention
 
 WORDS = {"modified": "is not what dvc.lock records", "deleted": "is missing", "not in cache": "is not in DVC's cache"}
 
 
-def outputs(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+def outputs(root: Path, _everything: bool) -> Found:
     """Outputs that differ from what ``dvc.lock`` records; none if a pipeline runs before they are compared.
 
     The checkout is not held in the meantime: this takes minutes, and a run that is due would be skipped.
@@ -48,8 +48,15 @@ def outputs(root: Path, _everything: bool) -> Iterator[Finding | Note]:
             yield Finding(what, output.path, f"`plm run` rebuilds it, in stage {output.stage}")
 
 
-def cached(root: Path, everything: bool) -> Iterator[Finding | Note]:
+def cached(root: Path, everything: bool) -> Found:
     """Objects of the cache whose bytes do not match their names."""
     for path in cache.damaged(root) if everything else []:
         mend = "delete this file: `dvc pull` gets the object from a remote, `plm run` rebuilds it"
         yield Finding("a cached object is damaged", path.relative_to(root).as_posix(), mend)
+
+
+def old_objects(root: Path, rules: Retention) -> Found:
+    """Objects in DVC's cache that nothing needs, and in its remote if the rules say so."""
+    for found in cache.unused(root, rules.days, rules.remote):
+        why = f"older than {rules.days} days, and needed by no dvc.lock of that time"
+        yield waste(f"{len(found.names):,} files of {found.where}", why, found.bytes, found.delete)

@@ -1,9 +1,14 @@
-"""The registry in MLflow: versions, decisions, aliases, and runs that will never end."""
+"""The registry in MLflow: versions, decisions, aliases, runs that will never end; and what the rules do not keep.
+
+Of what is deleted, a version comes first, in one MLflow transaction, and then its run, which no version needs any more:
+its models, its files, the run itself. A process that dies in between leaves a finished registration without a version,
+or a deleted run: both are harmless, and found the next time.
+"""
 
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from flows import settings
-from flows.health.finding import Finding, Note
+from flows.cache import DAY_S
+from flows.health.finding import Finding, Found, Note, waste
 from flows.registry import CHALLENGER, CHAMPION, CHECKSUMS, DIGEST_TAG, Registry, Version, opened
-from flows.store import RegistryError, sha256, unless_gone
+from flows.settings import Retention
+from flows.store import RegistryError, pages, sha256, unless_gone
 from flows.tracking import journals, send_leftovers
 from flows.transaction import SETS_IT, alone, disagreement, recover
+from plm_core.shared import paths
 from plm_core.shared.stores import SQLITE, made
 
 if TYPE_CHECKING:
@@ -25,29 +33,25 @@ JOURNAL_TAG = "plm.journal"
 JUDGED_S = 3600.0
 """A version older than this without a verdict was left by a registration that died."""
 VERDICT = ("gate", "gate.reasons")
+KEEP_TAG = "keep"
+"""A version or run with this tag is kept, unless its value is ``false``."""
+ENDED_S = 3600.0
+"""A registration whose run ended less than this ago may still be about to make the version."""
 
-Later = Callable[..., Callable[[], object]]
-"""Turns a function of a registry, with its other arguments, into a call that opens the registry again."""
 
-
-def registry(root: Path, everything: bool) -> Iterator[Finding | Note]:
+def registry(root: Path, everything: bool) -> Found:
     """All problems of the registry."""
     if not made(settings.read(root)[0].uri):
         yield Note("MLflow: nothing is registered yet")
         return
 
-    def apply(do: Callable[..., object], *arguments: object) -> None:
-        with opened(root) as found:
-            do(found, *arguments)
-
     with opened(root) as found:
-        later: Later = partial(partial, apply)
-        yield from _versions(found, everything, later)
-        yield from _decisions(found, later)
-        yield from _runs(root, found, later)
+        yield from _versions(found, everything)
+        yield from _decisions(found)
+        yield from _runs(root, found)
 
 
-def _versions(registry: Registry, everything: bool, later: Later) -> Iterator[Finding]:
+def _versions(registry: Registry, everything: bool) -> Iterator[Finding]:
     """Versions without a run, without files, or with damaged ones."""
     # MLflow's ViewType.ALL is 3: deleted runs too.
     found = registry.runs(f"tags.`{DIGEST_TAG}` != ''", 3)
@@ -63,7 +67,7 @@ def _versions(registry: Registry, everything: bool, later: Later) -> Iterator[Fi
             mend = f"{instead}; until then the gate re-evaluates it whenever it has to"
             yield Finding("its run is gone from MLflow, and its evidence with it", where, mend)
         elif not living[run]:
-            safe = later(lambda registry, run: registry.client.restore_run(run), run)
+            safe = partial(registry.client.restore_run, run)
             yield Finding("its run was deleted", where, f"`mlflow runs restore --run-id {run}`", safe)
         with tempfile.TemporaryDirectory() as folder:
             whole = everything or bool({CHAMPION, CHALLENGER} & set(version.aliases))
@@ -96,10 +100,10 @@ def _checkpoint(registry: Registry, version: Version, target: Path, whole: bool)
         return f"its file MLmodel is damaged ({type(error).__name__})"
 
 
-def _decisions(registry: Registry, later: Later) -> Iterator[Finding]:
+def _decisions(registry: Registry) -> Iterator[Finding]:
     """Decisions that were interrupted, aliases that are not as decided, verdicts that are missing."""
 
-    def complete(registry: Registry) -> None:
+    def complete() -> None:
         with alone(registry):
             recover(registry)
 
@@ -108,7 +112,7 @@ def _decisions(registry: Registry, later: Later) -> Iterator[Finding]:
     for run, decision in unfinished:
         what = str(decision) if decision else "not recorded completely"
         mend = "the next `plm run` completes or discards it"
-        yield Finding(f"a decision was interrupted: {what}", f"run {run} of the ledger", mend, later(complete))
+        yield Finding(f"a decision was interrupted: {what}", f"run {run} of the ledger", mend, complete)
     where = f"the model {registry.name}"
     aliases = registry.aliases()
     for alias, number in aliases.items():
@@ -118,15 +122,15 @@ def _decisions(registry: Registry, later: Later) -> Iterator[Finding]:
         if alias == CHAMPION:
             yield Finding(what, where, SETS_IT)
         else:
-            yield Finding(what, where, "delete the alias in MLflow", later(Registry.delete_alias, alias))
+            yield Finding(what, where, "delete the alias in MLflow", partial(registry.delete_alias, alias))
     named = aliases.get(CHAMPION)
     if not unfinished and (named is None or registry.exists(named)) and (odd := disagreement(registry)):
         yield Finding(odd[0], where, odd[1])
     for version in registry.versions():
-        yield from _verdict(registry, version, later)
+        yield from _verdict(registry, version)
 
 
-def _verdict(registry: Registry, version: Version, later: Later) -> Iterator[Finding]:
+def _verdict(registry: Registry, version: Version) -> Iterator[Finding]:
     if all(name in version.tags for name in VERDICT):
         return
     where = f"{registry.name} version {version.number}"
@@ -135,29 +139,29 @@ def _verdict(registry: Registry, version: Version, later: Later) -> Iterator[Fin
     if missing:
         what = f"tags of its verdict are missing: {', '.join(missing)}"
         mend = "set them in MLflow as in the run of the decision in the ledger"
-        yield Finding(what, where, mend, later(Registry.tag, version.number, missing))
+        yield Finding(what, where, mend, partial(registry.tag, version.number, missing))
     elif "gate" not in version.tags and CHAMPION not in version.aliases and time.time() - version.created > JUDGED_S:
         promote = f"`plm promote {version.number} --reason ...`"
         mend = f"`plm run` asks the gate if it is one of the current checkpoints; otherwise {promote} does"
         yield Finding("it was never judged", where, mend)
 
 
-def _runs(root: Path, registry: Registry, later: Later) -> Iterator[Finding]:
+def _runs(root: Path, registry: Registry) -> Iterator[Finding]:
     """Runs of stages whose process is dead, and of registrations that were killed."""
     running = list(registry.runs("attributes.status = 'RUNNING'"))
     abandoned = {run.info.run_id for run in registry.abandoned()}
     known = {journal["key"]: journal for journal in journals(root)}
     for run in running:
-        found = _run(root, registry, run, known, run.info.run_id in abandoned, later)
+        found = _run(root, registry, run, known, run.info.run_id in abandoned)
         # The run may have ended, and its journal with it, since the runs were listed.
         if found and _is_running(registry, run.info.run_id):
             yield found
 
 
 def _run(
-    root: Path, registry: Registry, run: "Run", known: Mapping[str, dict[str, Any]], abandoned: bool, later: Later
+    root: Path, registry: Registry, run: "Run", known: Mapping[str, dict[str, Any]], abandoned: bool
 ) -> Finding | None:
-    def kill(registry: Registry) -> None:
+    def kill() -> None:
         if _is_running(registry, run.info.run_id):
             registry.client.set_terminated(run.info.run_id, "KILLED")
 
@@ -166,7 +170,7 @@ def _run(
     if abandoned:
         mend = "end it in MLflow as KILLED; the next `plm run` registers the checkpoint if it is current"
         what = "a registration was killed and left it RUNNING without a version"
-        return Finding(what, where, mend, later(kill))
+        return Finding(what, where, mend, kill)
     key = tags.get(JOURNAL_TAG, "")
     if journal := known.get(key):
         if not journal["living"] and journal["sender"] != "":
@@ -175,9 +179,128 @@ def _run(
             return Finding("its process is dead, and it is RUNNING in MLflow", where, mend, safe)
     elif key and tags.get("plm.host") == socket.gethostname() and registry.tracking.uri.startswith(SQLITE):
         mend = "end it in MLflow as KILLED: what its process did not send is lost"
-        return Finding("its process and its journal are gone, and it is RUNNING in MLflow", where, mend, later(kill))
+        return Finding("its process and its journal are gone, and it is RUNNING in MLflow", where, mend, kill)
     return None
 
 
 def _is_running(registry: Registry, run: str) -> bool:
     return registry.client.get_run(run).info.status == "RUNNING"
+
+
+def old_versions(root: Path, rules: Retention) -> Found:
+    """Versions and runs that are not kept."""
+    if not made(settings.read(root)[0].uri):
+        return
+    with opened(root) as registry:
+        kept = _kept(root, registry, rules)
+        for version in registry.versions():
+            if version.number not in kept:
+                why = f"older than the newest {rules.versions}, and not among the last {rules.champions} champions"
+                delete = partial(_delete_version, root, registry, rules, version)
+                what = f"{registry.name} version {version.number}"
+                yield waste(what, why, _bytes(registry, version.run_id), delete)
+        for run in _needless(registry, rules):
+            why = "made no version" if run.info.lifecycle_stage == "active" else "deleted"
+            what = f"run {run.info.run_name} ({run.info.run_id})"
+            yield waste(what, why, _bytes(registry, run.info.run_id), partial(_delete_run, registry, run.info.run_id))
+
+
+def _kept(root: Path, registry: Registry, rules: Retention) -> set[str]:
+    """The numbers of the versions that an alias, the ledger, a rule, a person or the checkout needs."""
+    present = {sha256(path) for path in (root / paths.MODELS).glob(f"*/{CHECKSUMS}")}
+    begun = {decision.version for _, decision in registry.ledger.unfinished() if decision}
+    versions = registry.versions()
+    kept = {version.number for version in versions[: rules.versions]}
+    kept |= {*registry.ledger.champions()[-rules.champions :], *begun, *registry.aliases().values()}
+    return kept | {
+        version.number
+        for version in versions
+        if version.tags.get(DIGEST_TAG) in present or version.tags.get(KEEP_TAG, "false") != "false"
+    }
+
+
+def _needless(registry: Registry, rules: Retention) -> "list[Run]":
+    """Ended registrations without a version, and runs that were deleted longer ago than the rules' ``days``.
+
+    On a server, only `mlflow gc`, run there, removes deleted runs.
+    """
+    from mlflow.entities import ViewType
+
+    needed = registry.version_runs()
+    ended = "attributes.status != 'RUNNING'"
+    found = list(registry.runs(f"{ended} and tags.`{DIGEST_TAG}` != ''"))
+    if hasattr(_store(registry), "_hard_delete_run"):
+        found += registry.runs(ended, ViewType.DELETED_ONLY)
+    return [
+        run
+        for run in found
+        if run.info.run_id not in needed
+        and run.data.tags.get(KEEP_TAG, "false") == "false"
+        and _ended(run) < time.time() - (ENDED_S if DIGEST_TAG in run.data.tags else rules.days * DAY_S)
+    ]
+
+
+def _ended(run: "Run") -> float:
+    return (run.info.end_time or run.info.start_time) / 1000
+
+
+def _delete_version(root: Path, registry: Registry, rules: Retention, version: Version) -> None:
+    with alone(registry):  # so that nobody makes it the champion in the meantime
+        if version.number in _kept(root, registry, rules):
+            return
+        registry.client.delete_model_version(registry.name, version.number)
+    _delete_run(registry, version.run_id)
+
+
+def _delete_run(registry: Registry, run: str) -> None:
+    """Delete a run, the models that it logged and their files; on a server, their rows stay, marked as deleted."""
+    client = registry.client
+    found = None
+    with unless_gone():
+        found = client.get_run(run)
+    if found is None:
+        return
+    store = _store(registry)
+    for model in _models(registry, run):
+        _files(model.artifact_location).delete_artifacts()
+        client.delete_logged_model(model.model_id)
+        if hasattr(store, "_hard_delete_logged_model"):  # as `mlflow gc` does it
+            store._hard_delete_logged_model(model.model_id)
+    if found.info.artifact_uri:
+        _files(found.info.artifact_uri).delete_artifacts()
+    if found.info.lifecycle_stage == "active":
+        client.delete_run(run)
+    if hasattr(store, "_hard_delete_run"):
+        store._hard_delete_run(run)
+
+
+def _store(registry: Registry) -> Any:
+    """MLflow's own store. That of a database deletes rows, that of a server only marks them."""
+    return registry.client._tracking_client.store
+
+
+def _models(registry: Registry, run: str) -> list[Any]:
+    about = f"source_run_id = '{run}'"
+    experiment = registry.experiment()
+    return list(
+        pages(lambda page: registry.client.search_logged_models([experiment], filter_string=about, page_token=page))
+    )
+
+
+def _files(uri: str) -> Any:
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return get_artifact_repository(uri)
+
+
+def _bytes(registry: Registry, run: str) -> int:
+    """The size of a run's files and of those of the models that it logged."""
+    places = []
+    with unless_gone():
+        places = [registry.client.get_run(run).info.artifact_uri]
+    places += [model.artifact_location for model in _models(registry, run)]
+    return sum(_size(_files(uri), None) for uri in places if uri)
+
+
+def _size(files: Any, folder: str | None) -> int:
+    return sum(_size(files, each.path) if each.is_dir else each.file_size or 0 for each in files.list_artifacts(folder))

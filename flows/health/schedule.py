@@ -1,20 +1,24 @@
-"""The schedule: whether a Prefect server runs this checkout, when it last did and when it will next."""
+"""Prefect: whether a server runs this checkout, when it last did and when it will next; flow runs of long ago."""
 
+import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from flows import server
-from flows.health.finding import Finding, Note
+from flows.health.finding import Finding, Found, Note, waste
 from flows.prefects import FLOW, client, of_checkout
+from flows.settings import Retention
 from plm_core.shared.stores import shown
 
 LATE = timedelta(minutes=10)
 """A run that has not begun this long after its time is overdue: a worker polls every 15 s."""
+PAGE = 200
+"""The most runs that Prefect returns at once."""
 
 
-def schedule(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+def schedule(root: Path, _everything: bool) -> Found:
     """Scheduled runs that are overdue, schedules that are paused or have nothing to run, a last run that failed.
 
     Raises:
@@ -76,3 +80,35 @@ def _runs(opened: Any, deployment: Any, *states: str) -> list[Any]:
 
 def _at(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def old_runs(root: Path, rules: Retention) -> Found:
+    """Flow runs that ended longer ago than the rules' ``days``, with their logs."""
+    url = server.configured_url()
+    if url is None:
+        return
+    server.reach(url)
+    from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
+    from prefect.exceptions import ObjectNotFound
+
+    before = (datetime.now(UTC) - timedelta(days=rules.days)).isoformat()
+    ended = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}
+    with client(url) as opened:
+        found: list[Any] = []
+        while page := opened.read_flow_runs(
+            flow_filter=FlowFilter.model_validate({"name": {"any_": [FLOW]}}),
+            flow_run_filter=FlowRunFilter.model_validate({**ended, "end_time": {"before_": before}}),
+            limit=PAGE,
+            offset=len(found),
+        ):
+            found += page
+        ours = [run.id for run in found if of_checkout(run, root)]
+
+        def delete() -> None:
+            for run in ours:
+                with contextlib.suppress(ObjectNotFound):
+                    opened.delete_flow_run(run)
+
+        if ours:
+            what = f"{len(ours):,} flow runs at {shown(url)}, with their logs"
+            yield waste(what, f"ended more than {rules.days} days ago", None, delete)

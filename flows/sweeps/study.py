@@ -6,7 +6,6 @@ outlives any process. A trial that was running when everything was killed is sti
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,6 @@ class Study:
         self._optuna = optuna
         self._sweep = sweep
         folder.mkdir(parents=True, exist_ok=True)
-        self.new = not (folder / STUDY).exists()
-        """Whether the study was created now, so that it has no trials."""
         self.study = optuna.create_study(
             study_name=name,
             storage=_journal(folder / STUDY),
@@ -79,10 +76,6 @@ class Study:
         self.study.set_user_attr("searched", sweep.searched)
         self._distributions = {name: distribution(values) for name, values in sweep.space.items()}
 
-    def begin_with(self, params: Mapping[str, Value]) -> None:
-        """Try these values first."""
-        self.study.enqueue_trial(dict(params))
-
     def unfinished(self) -> list[Any]:
         """The trials that run, or ran when they were killed."""
         found = self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,))
@@ -99,7 +92,7 @@ class Study:
 
     def reported(self, trial: Any) -> int:
         """The last step that a trial has reported; 0 for none."""
-        return max(self.study.trials[trial.number].intermediate_values, default=0)
+        return max(self.study.get_trials(deepcopy=False)[trial.number].intermediate_values, default=0)
 
     def report(self, trial: Any, step: int, value: float) -> bool:
         """Report a trial's value at a step; returns whether the trial should end."""

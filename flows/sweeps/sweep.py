@@ -4,10 +4,8 @@ A trial that is killed, alone or with everything, resumes from its state when th
 MLflow are children of the sweep's. Called by ``flows/cli.py``.
 """
 
-import contextlib
 import json
 import re
-import signal
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,9 +66,9 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         study = Study(workspaces.folder, name, sweep)
         if changed := workspaces.freeze():
             print(f"changed since the sweep {name} began, and ignored by its trials: {', '.join(changed)}")
-        if study.new:
+        if not study.study.get_trials(deepcopy=False):
             _begin_with_what_is(root, sweep, study)
-        with _terminated_as_interrupted(), pipeline_run(root, f"sweep {name}") as parent:
+        with pipeline_run(root, f"sweep {name}") as parent:
             env = {"MLFLOW_TRACKING_URI": settings.read(root)[0].uri} | _share(machine, jobs)
             env["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
             env |= {"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"}
@@ -119,7 +117,7 @@ def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
             print(f"params.yaml has {name}: {value}, which is not in the space, so no trial tries it")
             return
         now[name] = value
-    study.begin_with(now)
+    study.study.enqueue_trial(now)
 
 
 def _share(machine: Machine | Cluster, jobs: int) -> dict[str, str]:
@@ -129,19 +127,6 @@ def _share(machine: Machine | Cluster, jobs: int) -> dict[str, str]:
     gpus = max(1, len(machine.gpus) // jobs)
     gpus = min(gpus, machine.gpus_at_most or gpus)
     return {"PLM_CORES": str(max(1, machine.cores // jobs)), "PLM_GPUS": str(gpus)}
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Within the block, SIGTERM acts like Ctrl-C, and trials save their state.
-
-    This also works if Ctrl-C is ignored, as in a command that a script has started in the background.
-    """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _written(workspaces: Workspaces, study: Study, sweep: Sweep) -> Summary:

@@ -7,14 +7,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flows.failures import CancelledError, StageError
 from flows.outcome import UserError
 from flows.process import StageProcesses
-from flows.sweeps.reports import PrunedError, Watch
 from flows.sweeps.space import Sweep, Value
 from flows.sweeps.study import Ended, Study, params_of
 from flows.sweeps.workspaces import Workspaces
@@ -22,8 +20,18 @@ from flows.timing import clock
 
 RETRIES = 2
 """How often a trial is resumed if its process is killed."""
+LOOK_S = 1.0
+"""The shortest time between two looks at what a trial reports."""
 HOPELESS = 3
 """If this many trials have failed and none has succeeded, something else is wrong."""
+
+
+class PrunedError(Exception):
+    """A trial should end, because others were better at this step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
 
 
 class Trials:
@@ -135,24 +143,38 @@ class Trials:
         """Run the process of a trial; returns its metric."""
         place = self._workspaces.open(trial.number, params_of(trial))
         reports, log = (self._workspaces.beside(trial.number, what) for what in ("reports", "log"))
-        known = self._study.reported(trial)
-        watch = Watch(reports, self._sweep.metric, known, partial(self._reported, trial))
         env = {**self._env, "PLM_REPORTS": str(reports), "PLM_TRIAL": self._workspaces.name_of(trial.number)}
         with self._registered(StageProcesses(place)) as processes, log.open("a", encoding="utf-8") as lines:
+            looked = 0.0
 
             def heard(line: str) -> None:
+                nonlocal looked
                 print(line, file=lines, flush=True)
-                watch.look()
+                if time.monotonic() - looked > LOOK_S:
+                    looked = time.monotonic()
+                    self.look(trial, reports)
 
             command = [sys.executable, "-m", "flows.sweeps.trial", self._stage]
             # With the lock: a trial that outlives a killed sweep, to save, keeps the next sweep out of its worktree.
             processes.run(f"trial {trial.number}", command, heard, env=env, pass_fds=[self._held], may_fork=False)
         return metric(place, self._sweep)
 
-    def _reported(self, trial: Any, step: int, value: float) -> bool:
-        """As ``Study.report``."""
-        self._note_time()
-        return self._study.report(trial, step, value)
+    def look(self, trial: Any, path: Path) -> None:
+        """Tell the study what a trial's training run has reported since, a line of JSON each.
+
+        Raises:
+            PrunedError: others were better.
+        """
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        known = self._study.reported(trial)
+        for report in map(json.loads, text.rpartition("\n")[0].splitlines()):
+            values = {f"{report['stage']}/{name}": value for name, value in report["metrics"].items()}
+            # A training run that was rolled back reports some steps again.
+            if report["step"] > known and self._sweep.metric in values:
+                known = report["step"]
+                self._note_time()
+                if self._study.report(trial, known, values[self._sweep.metric]):
+                    raise PrunedError(known)
 
     @contextlib.contextmanager
     def _registered(self, processes: StageProcesses) -> Iterator[StageProcesses]:

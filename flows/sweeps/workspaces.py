@@ -6,7 +6,6 @@ with its parameters and metrics, ``dvc exp apply`` brings it into the checkout. 
 """
 
 import configparser
-import fcntl
 import json
 import os
 import shutil
@@ -14,10 +13,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from flows.outcome import UserError
+from plm_core.shared.files import locked
 from plm_core.shared.paths import JOURNALS, SWEEPS
 
 LARGEST = 1 << 20
@@ -144,13 +144,9 @@ class Workspaces:
         with self._alone():
             self._git("worktree", "prune")
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[int]:
         """Exclude other sweeps: git takes a worktree that is being added for one that is gone, and prunes it."""
-        (self._root / SWEEPS).mkdir(parents=True, exist_ok=True)
-        with (self._root / SWEEPS / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return locked(self._root / SWEEPS / ".lock")
 
     def difference(self, number: int) -> str:
         """What a kept trial has changed in ``params.yaml``, as a diff."""
@@ -189,13 +185,12 @@ def only_one(folder: Path) -> Iterator[int]:
     Raises:
         UserError: another process holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = stack.enter_context(locked(folder / "lock", wait=False))
         except BlockingIOError:
             raise UserError(f"{folder}: this sweep is already running; wait for it, or give another --name") from None
-        yield file.fileno()
+        yield held
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, text: str = "") -> str:

@@ -19,7 +19,7 @@ from ears import told, webhook
 from toys import alive, free_port, hear_sigint, pids, start_server, wait_for
 
 from flows import checkout, deploy, liveness, prefects, server
-from flows.nights import Nights
+from flows.nights import Nights, change
 from flows.outcome import UserError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -229,13 +229,13 @@ def test_a_last_run_that_was_killed_is_made_up_for_unless_one_waits(tmp_path, on
     (tmp_path / ".dvc/tmp").mkdir(parents=True)
     where = DeploymentFilter.model_validate({"id": {"any_": [deployed("killed", tmp_path)]}})
     with get_client(sync_client=True) as client:
-        for nights, runs in (
-            (Nights(), 0),
-            (Nights(begun=1.0, ended=2.0), 0),
-            (Nights(begun=1.0), 1),
-            (Nights(begun=1.0), 1),
+        for known, runs in (
+            ({}, 0),
+            ({"begun": 1.0, "ended": 2.0}, 0),
+            ({"begun": 1.0, "ended": None}, 1),
+            ({"begun": 1.0}, 1),
         ):
-            nights.write(tmp_path)
+            change(tmp_path, **known)
             with checkout.only_one(tmp_path, pipeline=True):  # it is still at work
                 deploy._tidy(tmp_path, "killed")
             deploy._tidy(tmp_path, "killed")

@@ -102,16 +102,6 @@ def test_a_lock_file_that_a_person_broke_is_theirs_to_mend(done):
     assert path.read_text() == conflict
 
 
-@pytest.mark.slow
-def test_an_empty_list_of_locks(done):
-    path = done / ".dvc/tmp/rwlock"
-    path.write_text("")
-    (done / "code.py").write_text("1\n")
-    assert "JSON structure is corrupted" in repro(done, "first").stderr
-    assert mend(done) == [f"{path}: half written; removed"]
-    assert repro(done, "first").returncode == 0
-
-
 def test_the_locks_of_a_dvc_that_lives_stay_whatever_the_clock_says(done, monkeypatch):
     (done / "dvc.yaml").write_text(STAGES.replace("cp code.py first.txt", "touch begun; sleep 600"))
     process = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "first"], cwd=done, start_new_session=True)

@@ -13,11 +13,11 @@ import pytest
 from registries import PARAMS, project, register
 from toys import free_port, start_server, wait_for
 
-from flows import doctor, flow, liveness, prefects, registry, retention, server
-from flows.health.schedule import schedule
+from flows import doctor, flow, liveness, prefects, registry, server
+from flows.health import finding
+from flows.health.schedule import old_runs, schedule
 from flows.outcome import UserError
 from flows.settings import Retention
-from flows.waste.flowruns import flow_runs
 
 RULES = Retention(versions=2, champions=2, days=7, snapshots_days=7)
 STAGES = "stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n"
@@ -46,8 +46,8 @@ def deployed(client, tmp_path):
 
 
 def looked(root):
-    report = doctor.look(root, checks={"schedule": schedule})
-    return [finding.what for finding in report.findings], report.notes, report.unseen
+    report = finding.look({"schedule": schedule}, root, False)
+    return [each.what for each in report.findings], report.notes, report.unseen
 
 
 def test_a_run_that_is_overdue_is_found_and_one_that_is_to_come_is_told(tmp_path, deployed):
@@ -82,8 +82,8 @@ def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_
         f"schedule: {on_server} has no deployment of this checkout; `plm deploy` makes one",
     ]
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    report = doctor.look(tmp_path, checks={"schedule": schedule})
-    assert (report.status, report.findings) == (doctor.UNSEEN, [])
+    report = finding.look({"schedule": schedule}, tmp_path, False)
+    assert (doctor.status(report), report.findings) == (doctor.UNSEEN, [])
     assert report.unseen["schedule"].startswith("PREFECT_API_URL: no Prefect server answers at http://127.0.0.1:9/api")
     monkeypatch.delenv("PREFECT_API_URL")
     assert looked(tmp_path)[1] == [
@@ -99,10 +99,8 @@ def test_no_password_of_an_address_is_said(tmp_path, deployed, client, monkeypat
     for there in (False, True):
         if there:
             monkeypatch.setattr(server, "reach", lambda *_: None)
-        report = doctor.look(tmp_path, checks={"schedule": schedule})
-        other = doctor.look(tmp_path / "not deployed", checks={"schedule": schedule})
-        waste = retention._collect(tmp_path, RULES, delete=False).plain()
-        said += [str(part) for part in (report.plain(), other.plain(), waste)]
+        said += [str(finding.look({"1": schedule}, root, False)) for root in (tmp_path, tmp_path / "not deployed")]
+        said.append(str(finding.look({"1": old_runs}, tmp_path, RULES)))
     assert ["T0psecret" in each for each in said] == [False] * 6
     assert [secret.replace("me:T0psecret@", "") in each for each in said] == [True] * 6
 
@@ -128,14 +126,14 @@ def test_flow_runs_of_this_checkout_that_ended_long_ago_are_deleted_and_no_other
     elsewhere = ended(client, tmp_path, 8)  # on another machine
     client.update_flow_run_labels(elsewhere, {"plm.checkout": "of another machine"})
     client.update_flow_run_labels(old, {"plm.checkout": liveness.checkout_name(tmp_path)})
-    (waste,) = flow_runs(tmp_path, RULES)
-    assert waste.what.startswith("1 flow runs at ")
-    waste.delete()
-    waste.delete()  # once more changes nothing
+    for waste in old_runs(tmp_path, RULES):
+        assert waste.where.startswith("1 flow runs at ")
+        waste.safe()
+        waste.safe()  # once more changes nothing
     with pytest.raises(ObjectNotFound):
         client.read_flow_run(old)
     assert {client.read_flow_run(run).id for run in (young, others, elsewhere)} == {young, others, elsewhere}
-    assert list(flow_runs(tmp_path, RULES)) == []
+    assert list(old_runs(tmp_path, RULES)) == []
 
 
 def versions(root):

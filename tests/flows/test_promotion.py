@@ -21,6 +21,7 @@ import torch
 from toys import wait_for
 
 from flows import cli, doctor, judging, promotion, registry, settings, standing
+from flows.health import finding
 from flows.packaging import Packager, evidence_files
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
@@ -173,7 +174,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     (better,) = promotion.register(root, [STAGE], None)
     assert (better.version, better.action) == ("3", "promoted")
     assert aliases(root) == {"3": ["champion"]}
-    well = doctor.look(root, True, {"registry": doctor.CHECKS["registry"]})
+    well = finding.look({"registry": doctor.CHECKS["registry"]}, root, True)
     assert (well.findings, well.unseen) == ([], {})
     papers = {version: opened.client.get_model_version("plm", version).description for version in "123"}
     assert papers["1"].startswith("Passed by the gate, without a champion")

@@ -12,10 +12,9 @@ import pytest
 from registries import PARAMS, project
 from toys import wait_for
 
-from flows import doctor
-from flows.checkout import checked_out, only_one
-from flows.health import local, outputs
-from flows.nights import Nights
+from flows import doctor, nights
+from flows.checkout import checked_out
+from flows.health import finding, local, outputs
 
 REPOSITORY = Path(__file__).parents[3]
 GRAPH = """
@@ -53,16 +52,16 @@ def root(ran, tmp_path):
 
 
 def found(root, check, all_bytes=False):
-    report = doctor.look(root, all_bytes, {"one": check})
+    report = finding.look({"one": check}, root, all_bytes)
     assert report.unseen == {}
-    return {(finding.where, finding.what): finding for finding in report.findings}
+    return {(each.where, each.what): each for each in report.findings}
 
 
 def mended(root, check, *gone):
     """Mending takes away these findings and no other."""
     before = found(root, check)
-    report = doctor.mend(root, checks={"one": check})
-    assert {(finding.where, finding.what) for finding in report.mended} == set(gone)
+    report = finding.look({"one": check}, root, False, mend=True)
+    assert {(each.where, each.what) for each in report.mended} == set(gone)
     assert found(root, check).keys() == before.keys() - set(gone)
 
 
@@ -74,8 +73,8 @@ def files(root):
 
 def test_an_undisturbed_checkout_is_well_and_stays_as_it_is(root):
     before = files(root)
-    report = doctor.mend(root, True, {name: check for name, check in doctor.CHECKS.items() if name != "schedule"})
-    assert (report.status, report.findings, report.unseen, report.mended) == (doctor.WELL, [], {}, [])
+    report = doctor.look(root, True, mend=True)
+    assert (doctor.status(report), report.findings, report.unseen, report.mended) == (doctor.WELL, [], {}, [])
     assert files(root) == before
 
 
@@ -96,7 +95,7 @@ def test_outputs_that_differ_from_the_lock_are_found_and_what_is_missing_is_brou
 
 def test_after_a_kill_one_run_settles_all_and_no_old_output_is_brought_back(root):
     """A stage's outputs are deleted before it runs."""
-    Nights(begun=1.0).write(root)
+    nights.change(root, begun=1.0)
     shutil.rmtree(root / "d")
     (first, _), (what, lost) = found(root, outputs.outputs).items()
     assert first == ("outputs", "the last run, of 1970-01-01 00:00 UTC, was killed")
@@ -114,17 +113,9 @@ def test_a_new_clone_is_well(root):
     for name in ("d", "f", "g"):
         shutil.rmtree(root / name, ignore_errors=True)
         (root / name).unlink(missing_ok=True)
-    report = doctor.look(root, True, {"outputs": outputs.outputs, "cache": outputs.cached})
+    report = finding.look({"outputs": outputs.outputs, "cache": outputs.cached}, root, True)
     assert (report.findings, report.unseen) == ([], {})
     assert "nothing that dvc.lock records is here yet" in report.notes[0]
-
-
-def test_while_a_pipeline_runs_its_outputs_are_let_alone(root):
-    shutil.rmtree(root / "d")
-    with only_one(root, pipeline=True):
-        report = doctor.look(root, checks={"outputs": outputs.outputs})
-    assert (report.findings, report.unseen) == ([], {})
-    assert "another pipeline" in report.notes[0]
 
 
 def test_a_run_that_is_due_while_outputs_are_compared_happens_and_they_are_let_alone(root, monkeypatch):
@@ -137,7 +128,7 @@ def test_a_run_that_is_due_while_outputs_are_compared_happens_and_they_are_let_a
         return compare(root)
 
     monkeypatch.setattr(outputs.cache, "differing", run_beside)
-    report = doctor.look(root, checks={"outputs": outputs.outputs})
+    report = finding.look({"outputs": outputs.outputs}, root, False)
     assert (report.findings, report.unseen) == ([], {})
     assert "has started; try again" in report.notes[0]
 
@@ -259,19 +250,11 @@ def test_a_checkout_that_orphans_of_a_dead_pipeline_hold_is_found(root):
     wait_for(lambda: found(root, local.locks) == {})
 
 
-def test_a_living_pipeline_s_lock_and_one_that_is_free_are_well(root):
-    with only_one(root, pipeline=True):
-        assert found(root, local.locks) == {}
-    assert found(root, local.locks) == {}
-    with only_one(root):  # the check has let go of it
-        pass
-
-
 def test_a_run_for_which_the_disk_has_no_room_is_found(root):
     lock = root / "dvc.lock"
     lock.write_text(lock.read_text().replace("size: 2", f"size: {10**18}", 1))
-    (finding,) = found(root, local.disk).values()
-    assert finding.what.endswith("a run that rebuilds everything writes 2.0 EB")
+    (said,) = found(root, local.disk).values()
+    assert said.what.endswith("a run that rebuilds everything writes 2.0 EB")
 
 
 def test_a_broken_part_keeps_nobody_from_looking_at_the_rest(root):
@@ -280,5 +263,5 @@ def test_a_broken_part_keeps_nobody_from_looking_at_the_rest(root):
     report = doctor.look(root)
     assert report.unseen.keys() == {"registry"}
     assert [finding.where for finding in report.findings] == ["d"]
-    assert json.loads(json.dumps(report.plain()))["findings"][0]["where"] == "d"
-    assert report.status == doctor.WRONG
+    assert json.loads(json.dumps(doctor.plain(report)))["findings"][0]["where"] == "d"
+    assert doctor.status(report) == doctor.WRONG

@@ -9,11 +9,14 @@ import pytest
 from registries import HOUR_MS, PARAMS, everything, judge, model_of, project, register, run_of
 
 from flows import doctor, registry
+from flows.health import finding
 from flows.health import registry as health
 from flows.health.registry import registry as check
 from flows.ledger import Decision
 
-CHECKS = {"registry": check}
+
+def look(root, everything=False, mend=False):
+    return finding.look({"registry": check}, root, everything, mend)
 
 
 @pytest.fixture(scope="module")
@@ -49,25 +52,25 @@ def sql(root, statement, *values):
 
 
 def found(root, all_bytes=False):
-    report = doctor.look(root, all_bytes, CHECKS)
+    report = look(root, all_bytes)
     assert report.unseen == {}
-    return {(finding.where, finding.what) for finding in report.findings}
+    return {(each.where, each.what) for each in report.findings}
 
 
 def mended(root, *gone):
     """Mending takes away these findings and no other."""
     before = found(root)
-    report = doctor.mend(root, checks=CHECKS)
-    assert {(finding.where, finding.what) for finding in report.mended} == set(gone)
+    report = look(root, mend=True)
+    assert {(each.where, each.what) for each in report.mended} == set(gone)
     assert found(root) == before - set(gone)
 
 
 def not_mended(root):
     """Nothing is safe to do: not a byte and not a row changes."""
     before = everything(root)
-    report = doctor.mend(root, checks=CHECKS)
+    report = look(root, mend=True)
     assert report.mended == []
-    assert all(finding.mend for finding in report.findings)
+    assert all(each.mend for each in report.findings)
     assert everything(root) == before
     return report
 
@@ -75,14 +78,14 @@ def not_mended(root):
 def test_an_undisturbed_registry_is_well_and_stays_as_it_is(root):
     before = everything(root)
     assert found(root) == found(root, all_bytes=True) == set()
-    assert doctor.mend(root, True, CHECKS).status == doctor.WELL
+    assert doctor.status(look(root, True, mend=True)) == doctor.WELL
     assert everything(root) == before
 
 
 def test_a_project_without_a_registry_is_well_and_gets_none(tmp_path):
     (tmp_path / "params.yaml").write_text(PARAMS)
-    report = doctor.look(tmp_path, checks=CHECKS)
-    assert (report.status, report.notes) == (doctor.WELL, ["MLflow: nothing is registered yet"])
+    report = look(tmp_path)
+    assert (doctor.status(report), report.notes) == (doctor.WELL, ["MLflow: nothing is registered yet"])
     assert not (tmp_path / "artifacts").exists()
 
 
@@ -183,12 +186,19 @@ def test_tags_of_a_verdict_that_are_missing_are_found_and_taken_from_the_ledger(
         assert opened.get("3").tags["gate"] == "refused"
 
 
+def test_what_the_store_refuses_while_it_is_mended_is_a_line(root):
+    with registry.opened(root) as opened:
+        opened.client.delete_model_version_tag("plm", "3", "gate")
+    sql(root, "create trigger no before insert on model_version_tags begin select raise(abort, 'not today'); end")
+    assert "not today" in look(root, mend=True).unseen["registry"]
+
+
 def test_a_version_that_was_never_judged_is_found_once_its_registration_must_be_dead(root):
     number = register(root, b"d")
     assert found(root) == set()
     sql(root, "update model_versions set creation_time = creation_time - ? where version = 4", 2 * HOUR_MS)
     assert found(root) == {(f"plm version {number}", "it was never judged")}
-    (left,) = doctor.look(root, checks=CHECKS).findings
+    (left,) = look(root).findings
     assert left.mend.endswith("; otherwise `plm promote 4 --reason ...` does")
 
 
@@ -217,18 +227,18 @@ def test_a_run_that_ends_while_the_doctor_looks_is_well_and_keeps_how_it_ended(r
     with registry.opened(root) as opened:
         tags = {"plm.journal": "1-s-0", "plm.host": socket.gethostname()}
         slow, slower = (opened.client.create_run(opened.experiment(), tags=tags).info.run_id for _ in range(2))
-        look = health.journals
+        listed = health.journals
 
         def ended_meanwhile(root):
             """The last lines of a journal reach MLflow, and it is deleted, after the runs were listed."""
             opened.client.set_terminated(slow, "FINISHED")
-            return look(root)
+            return listed(root)
 
         monkeypatch.setattr(health, "journals", ended_meanwhile)
-        (finding,) = doctor.look(root, checks=CHECKS).findings
-        assert slower in finding.where
-        opened.client.set_terminated(slower, "FINISHED")
-        finding.safe()
+        for said in check(root, False):
+            assert slower in said.where
+            opened.client.set_terminated(slower, "FINISHED")
+            said.safe()
         assert [opened.client.get_run(run).info.status for run in (slow, slower)] == ["FINISHED"] * 2
 
 
@@ -236,20 +246,20 @@ def test_in_a_checkout_that_was_moved_all_is_well(root, tmp_path):
     moved = tmp_path / "checkout"
     shutil.copytree(root, moved)
     shutil.rmtree(root / "artifacts/mlflow/artifacts")
-    assert doctor.look(moved, checks=CHECKS).findings == []
-    assert doctor.look(root, checks=CHECKS).findings != []
+    assert look(moved).findings == []
+    assert look(root).findings != []
 
 
 def test_a_database_that_is_damaged_is_a_line(tmp_path, empty_store, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     database = project(tmp_path, empty_store) / "artifacts/mlflow/mlflow.db"
     database.write_bytes(b"no database" * 1000)
-    report = doctor.look(tmp_path, checks=CHECKS)
+    report = look(tmp_path)
     assert report.unseen == {"registry": f"MLflow at sqlite:///{database}: file is not a database"}
 
 
 def test_with_mlflow_away_it_says_so(root, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    report = doctor.look(root, checks=CHECKS)
-    assert report.status == doctor.UNSEEN
+    report = look(root)
+    assert doctor.status(report) == doctor.UNSEEN
     assert report.unseen["registry"].startswith("MLflow at http://127.0.0.1:9: ")

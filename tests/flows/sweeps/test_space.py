@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from flows.outcome import UserError
-from flows.sweeps.space import Range, read, within
+from flows.sweeps.space import Range, read
 
 GOOD = {
     "metric": "pretrain-gpt/valid_loss",
@@ -79,12 +79,3 @@ def test_time_and_money_are_time(tmp_path, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "2.5")
     assert sweep_of(tmp_path, cost=5).seconds() == 7200
     assert sweep_of(tmp_path, cost=5, minutes=3).seconds() == 180
-
-
-def test_a_value_is_in_the_space_or_not():
-    assert within(3, Range(1, 3))
-    assert within(0.5, Range(0.5, 3.0))
-    assert not within(3.1, Range(1, 3))
-    assert not within(None, Range(1, 3))
-    assert within("x", ["x", "y"])
-    assert not within("z", ["x", "y"])

@@ -5,9 +5,6 @@ import sys
 
 import pytest
 
-from flows.stages import Stage
-from flows.sweeps.trial import needed
-
 GRAPH = """
 stages:
   first:
@@ -26,12 +23,6 @@ stages:
     deps: [wanted.txt]
     meta: {retries: 3}
 """
-
-
-def test_a_stage_needs_what_it_depends_on_and_what_that_depends_on():
-    stages = [Stage("a"), Stage("b"), Stage("c", ("a",)), Stage("d", ("b",)), Stage("e", ("c",)), Stage("f", ("e",))]
-    assert [stage.name for stage in needed(stages, "e")] == ["a", "c", "e"]
-    assert [stage.name for stage in needed(stages, "b")] == ["b"]
 
 
 @pytest.fixture

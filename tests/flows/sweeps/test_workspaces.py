@@ -1,6 +1,5 @@
 """Checkouts of trials: the files as they were at the beginning, and experiments of what trials made."""
 
-import fcntl
 import json
 import os
 import subprocess
@@ -190,16 +189,3 @@ def test_a_parameter_in_no_section_is_said(root, made):
     made.freeze()
     with pytest.raises(UserError, match=r"b: no such section in params\.yaml"):
         made.open(1, {"b.x": 7})
-
-
-def test_worktrees_of_all_sweeps_are_made_and_taken_away_one_after_another(made, root):
-    """Git prunes one that another sweep is making."""
-    made.freeze()
-    (root / "artifacts/sweeps").mkdir(parents=True)
-    with (root / "artifacts/sweeps/.lock").open("w") as file, ThreadPoolExecutor() as threads:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        closing = threads.submit(made.close, 0)
-        with pytest.raises(TimeoutError):
-            closing.result(0.5)
-        fcntl.flock(file, fcntl.LOCK_UN)
-        closing.result()

@@ -7,22 +7,20 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 from registries import PARAMS
 
-from flows import cache, cli, doctor, retention
+from flows import cli, doctor, retention
 from flows.checkout import HeldError, only_one
 from flows.graph import Graph
-from flows.health import outputs
+from flows.health import finding, local, outputs
 from flows.outcome import UserError
 from flows.settings import Retention
 from flows.sweeps import workspaces
 from flows.sweeps.workspaces import Workspaces
-from flows.waste import files
 
 RULES = Retention(versions=2, champions=2, days=7, snapshots_days=7)
 REPOSITORY = Path(__file__).parents[3]
@@ -61,7 +59,14 @@ def ran(root, text):
 
 
 def whats(find, root, rules=RULES):
-    return [waste.what for waste in find(root, rules)]
+    return [waste.where for waste in find(root, rules)]
+
+
+def deleted(find, root, rules=RULES):
+    """What is deleted, and the bytes that this frees."""
+    report = finding.look({"one": find}, root, rules, mend=True)
+    assert (report.findings, report.unseen) == ([], {})
+    return [(waste.where, waste.bytes) for waste in report.mended]
 
 
 def commit(root, days_ago, *options):
@@ -69,6 +74,11 @@ def commit(root, days_ago, *options):
     when = {"GIT_COMMITTER_DATE": f"{int(time.time()) - days_ago * 86400} +0000"}
     subprocess.run(["git", "add", "dvc.lock", "dvc.yaml", "params.yaml"], cwd=root, check=True)
     subprocess.run(["git", "commit", "-qm", "run", *options], cwd=root, check=True, env={**os.environ, **who, **when})
+
+
+def well(root):
+    report = finding.look({"a": outputs.outputs, "b": outputs.cached}, root, True)
+    return doctor.status(report) == doctor.WELL
 
 
 def test_cached_objects_go_when_they_are_old_and_no_lock_of_that_time_needs_them(root):
@@ -80,14 +90,13 @@ def test_cached_objects_go_when_they_are_old_and_no_lock_of_that_time_needs_them
             commit(root, committed_days_ago)
     outdated, committed, between, now = made
     aged(cache, days=6)
-    assert whats(files.cached, root) == []
+    assert whats(outputs.old_objects, root) == []
     aged(cache, days=8)
-    (waste,) = files.cached(root, RULES)
-    assert waste.bytes == sum(path.stat().st_size for path in outdated | between)
-    waste.delete()
+    size = sum(path.stat().st_size for path in outdated | between)
+    assert [frees for _, frees in deleted(outputs.old_objects, root)] == [size]
     assert set(cache.glob("*/*")) == committed | now
-    assert whats(files.cached, root) == []
-    assert doctor.look(root, True, {"a": outputs.outputs, "b": outputs.cached}).status == doctor.WELL
+    assert whats(outputs.old_objects, root) == []
+    assert well(root)
 
 
 def test_what_the_oldest_commit_of_that_time_needs_stays_though_its_record_is_older(root):
@@ -98,7 +107,7 @@ def test_what_the_oldest_commit_of_that_time_needs_stays_though_its_record_is_ol
     now = ran(root, "now") - needed
     commit(root, 1)
     aged(objects, days=8)
-    assert whats(files.cached, root) == []
+    assert whats(outputs.old_objects, root) == []
     assert set(objects.glob("*/*")) == needed | now
 
 
@@ -107,7 +116,7 @@ def test_metrics_that_git_keeps_stay_too_or_their_stage_would_run_again(root):
     (root / "dvc.yaml").write_text(f"stages: {{a: {stage}}}")
     ran(root, "now")
     aged(root / ".dvc/cache/files/md5", days=8)
-    assert whats(files.cached, root) == []
+    assert whats(outputs.old_objects, root) == []
 
 
 def test_what_a_merged_commit_of_that_time_needs_stays_though_the_merge_took_the_other_record(root):
@@ -123,23 +132,7 @@ def test_what_a_merged_commit_of_that_time_needs_stays_though_the_merge_took_the
     git(["git", "-c", "user.name=a", "-c", "user.email=a@b", "merge", "-q", "-s", "ours", "side", "-m", "merged"])
     git(["git", "branch", "-q", "-d", "side"])
     aged(root / ".dvc/cache/files/md5", days=8)
-    assert whats(files.cached, root) == []
-
-
-def test_of_a_remote_that_keeps_no_mtime_what_is_old_goes():
-    """As S3 does, for example."""
-    from dvc_data.hashfile.db import HashFileDB
-    from dvc_objects.fs.memory import MemoryFileSystem
-
-    store = HashFileDB(MemoryFileSystem(global_store=False), "/remote")
-    for name, age in (("aa" + 30 * "0", 8), ("bb" + 30 * "0", 6)):
-        path = store.oid_to_path(name)
-        store.fs.makedirs(store.fs.parent(path))
-        store.fs.pipe_file(path, b"abc")
-        store.fs.fs.store[path].modified -= timedelta(days=age)
-    assert "mtime" not in store.fs.info(path)
-    found = cache._old(store, set(), 7)
-    assert (found.names, found.bytes) == (["aa" + 30 * "0"], 3)
+    assert whats(outputs.old_objects, root) == []
 
 
 def test_the_remote_is_cleared_up_only_if_the_rules_say_so(root, tmp_path):
@@ -149,11 +142,11 @@ def test_the_remote_is_cleared_up_only_if_the_rules_say_so(root, tmp_path):
     ran(root, "second")
     aged(root / ".dvc/cache/files/md5", tmp_path / "remote", days=8)
     every = replace(RULES, remote=True)
-    here, there = files.cached(root, every)
-    assert whats(files.cached, root) == [here.what]
-    there.delete()
+    assert len(deleted(outputs.old_objects, root)) == 1
+    assert [path for path in (tmp_path / "remote").rglob("*") if path.is_file()] != []
+    assert len(deleted(outputs.old_objects, root, every)) == 1
     assert [path for path in (tmp_path / "remote").rglob("*") if path.is_file()] == []
-    assert doctor.look(root, True, {"a": outputs.outputs}).status == doctor.WELL
+    assert well(root)
 
 
 def test_a_list_that_only_the_remote_has_is_not_pulled_and_its_files_stay_there(root, tmp_path):
@@ -167,7 +160,7 @@ def test_a_list_that_only_the_remote_has_is_not_pulled_and_its_files_stay_there(
     for path in needed:
         path.unlink()
     aged(objects, remote, days=8)
-    assert whats(files.cached, root) == whats(files.cached, root, replace(RULES, remote=True)) == []
+    assert whats(outputs.old_objects, root) == whats(outputs.old_objects, root, replace(RULES, remote=True)) == []
     assert set(objects.glob("*/*")) == now
 
 
@@ -182,12 +175,10 @@ def test_a_cache_outside_the_checkout_is_cleared_up_only_if_the_rules_say_that_n
     for text in ("first", "second"):
         ran(root, text)
     aged(shared, days=8)
-    assert whats(files.cached, root) == []
+    assert whats(outputs.old_objects, root) == []
     alone = replace(RULES, remote=True)
-    (waste,) = files.cached(root, alone)
-    waste.delete()
-    assert whats(files.cached, root, alone) == []
-    assert doctor.look(root, True, {"a": outputs.outputs}).status == doctor.WELL
+    assert len(deleted(outputs.old_objects, root, alone)) == 1
+    assert well(root)
 
 
 def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root, monkeypatch):
@@ -195,19 +186,16 @@ def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root,
         ran(root, text)
         commit(root, 3)
     aged(root / ".dvc/cache/files/md5", days=8)
-    (waste,) = files.cached(root, replace(RULES, days=1))
     # As in a checkout of another user.
     for name, value in {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1", "GIT_CONFIG_GLOBAL": os.devnull}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=r"/toy: nothing is deleted .* needed: fatal: detected dubious ownership"):
-        whats(files.cached, root)
-    with pytest.raises(UserError, match="dubious ownership"):
-        waste.delete()
+        whats(outputs.old_objects, root)
     report = retention.collect(root, delete=True)
-    assert (list(report.failed), report.waste) == (["cache"], [])
+    assert (list(report.unseen), report.mended) == (["cache"], [])
     shutil.rmtree(root / ".git")
     (root / ".dvc/config").write_text("[core]\n    no_scm = true\n")
-    assert len(whats(files.cached, root)) == 1
+    assert len(whats(outputs.old_objects, root)) == 1
 
 
 def training(root):
@@ -230,9 +218,7 @@ def test_old_parts_of_a_stage_that_nobody_has_run_again_go(root):
         (folder / "documents/000000").mkdir(parents=True)
         (folder / "documents/000000/keys.u64").write_bytes(b"12345678")
         aged(folder, days=days)
-    (waste,) = files.snapshots(root, RULES)
-    assert (waste.what, waste.bytes) == ("artifacts/parts/clean", 8)
-    waste.delete()
+    assert deleted(local.old_snapshots, root) == [("artifacts/parts/clean", 8)]
     assert [path.name for path in (root / "artifacts/parts").iterdir()] == ["pack"]
 
 
@@ -244,20 +230,9 @@ def test_old_snapshots_go_unless_a_training_is_at_work(root):
     aged(old, days=8)
     aged(young, days=6)
     process = training(root)
-    assert whats(files.snapshots, root) == []
+    assert whats(local.old_snapshots, root) == []
     process.communicate("end\n")
-    (waste,) = files.snapshots(root, RULES)
-    assert (waste.what, waste.bytes) == (old.relative_to(root).as_posix(), 2)
-    process = training(root)  # one that began since the look
-    waste.delete()
-    assert old.exists()
-    process.communicate("end\n")
-    aged(old / "step-00000004/progress.json", days=6)
-    waste.delete()
-    assert old.exists()
-    aged(old, days=8)
-    waste.delete()
-    waste.delete()  # once more changes nothing
+    assert deleted(local.old_snapshots, root) == [(old.relative_to(root).as_posix(), 2)]
     assert (old.exists(), young.exists()) == (False, True)
 
 
@@ -265,17 +240,13 @@ def test_a_journal_goes_once_it_is_old_and_sent_and_never_one_with_unsent_points
     training(root).communicate("stop\n")
     (journal,) = root.glob("artifacts/journals/*.jsonl")
     aged(journal, days=8)
-    assert whats(files.journals, root) == []
+    assert whats(local.old_journals, root) == []
     sent = {"run": "r", "offset": journal.stat().st_size, "closed": True}
     journal.with_suffix(".sent").write_text(json.dumps(sent))
-    (waste,) = files.journals(root, RULES)
     aged(journal, days=6)
-    assert whats(files.journals, root) == []
-    waste.delete()
-    assert journal.exists()
+    assert whats(local.old_journals, root) == []
     aged(journal, days=8)
-    waste.delete()
-    waste.delete()  # once more changes nothing
+    assert [where for where, _ in deleted(local.old_journals, root)] == [journal.relative_to(root).as_posix()]
     assert list(root.glob("artifacts/journals/*-gpt-*")) == []
 
 
@@ -286,14 +257,7 @@ def test_compiled_code_goes_when_nobody_has_read_it(root):
         (folder / name).write_bytes(b"123")
     aged(folder / "old.so", folder / "read.so", days=8)
     os.utime(folder / "read.so", (time.time(), time.time() - 8 * 86400))
-    (waste,) = files.compiled(root, RULES)
-    assert waste.bytes == 3
-    os.utime(folder / "old.so", (time.time(), time.time() - 8 * 86400))  # read since the look
-    waste.delete()
-    assert (folder / "old.so").exists()
-    aged(folder / "old.so", days=8)
-    waste.delete()
-    waste.delete()  # once more changes nothing
+    assert deleted(local.old_compiled, root) == [("1 files of artifacts/compiled", 3)]
     assert sorted(path.name for path in folder.iterdir()) == ["new.so", "read.so"]
 
 
@@ -337,14 +301,15 @@ def test_at_a_terminal_nothing_is_deleted_until_yes_is_said(root):
 def test_one_that_cannot_be_deleted_keeps_no_other(root, monkeypatch):
     def broken(*_):
         raise OSError("no such luck")
+        yield
 
-    monkeypatch.setattr(retention, "FINDERS", {"broken": broken, "compiled": files.compiled})
+    monkeypatch.setattr(retention, "CHECKS", {"broken": broken, "compiled": local.old_compiled})
     compiled = root / "artifacts/compiled/old.so"
     compiled.parent.mkdir(parents=True)
     compiled.touch()
     aged(compiled, days=8)
     report = retention.collect(root, delete=True)
-    assert (report.failed, len(report.waste)) == ({"broken": "no such luck"}, 1)
+    assert (report.unseen, len(report.mended)) == ({"broken": "no such luck"}, 1)
     assert not compiled.exists()
 
 
@@ -380,15 +345,10 @@ def test_a_sweep_goes_when_nobody_has_gone_on_with_it_and_it_does_not_run(root):
     aged(root / "artifacts/sweeps/running", days=8)
     (root / "artifacts/sweeps/new/trials/2.log").write_text("a line")
     (root / "text").write_text("2")
-    found = list(files.sweeps(root, RULES))
-    assert [(waste.what, waste.bytes) for waste in found] == [
-        (f"the sweep {name}, with its experiments", 6) for name in ("old", "running")
-    ]
-    old, running = found
     with workspaces.only_one(root / "artifacts/sweeps/running"):
         aged(root / "artifacts/sweeps/running", days=8)
-        with pytest.raises(UserError, match="this sweep is already running"):
-            running.delete()
-    old.delete()
-    old.delete()
+        report = finding.look({"sweeps": local.old_sweeps}, root, RULES, mend=True)
+    old, running = (f"the sweep {name}, with its experiments" for name in ("old", "running"))
+    assert [(waste.where, waste.bytes) for waste in report.mended] == [(old, 6)]
+    assert "this sweep is already running" in report.unseen[running]
     assert sorted(path.name for path in (root / "artifacts/sweeps").glob("*/")) == ["new", "running"]

@@ -9,11 +9,12 @@ import pytest
 from mlflow import MlflowClient
 from registries import HOUR_MS, checkpoint, judge, model_of, project, register, run_of
 
-from flows import doctor, registry, settings
+from flows import doctor, registry
+from flows.health import finding
+from flows.health.registry import old_versions
 from flows.health.registry import registry as check
 from flows.ledger import Decision
 from flows.settings import Retention
-from flows.waste.registry import registered
 
 RULES = Retention(versions=1, champions=1, days=7, snapshots_days=7)
 
@@ -30,12 +31,17 @@ def numbers(root):
 
 
 def whats(root, rules=RULES):
-    return [waste.what for waste in registered(root, rules)]
+    return [waste.where for waste in old_versions(root, rules)]
+
+
+def deleted(root, rules=RULES):
+    report = finding.look({"registry": old_versions}, root, rules, mend=True)
+    assert (report.findings, report.unseen) == ([], {})
+    return report.mended
 
 
 def well(root):
-    report = doctor.look(root, True, {"registry": check})
-    return (report.findings, report.unseen) == ([], {})
+    return doctor.status(finding.look({"registry": check}, root, True)) == doctor.WELL
 
 
 def test_what_an_alias_the_ledger_a_person_the_checkout_or_a_decision_needs_stays(root):
@@ -61,9 +67,8 @@ def test_a_version_goes_with_its_run_its_model_and_their_files_and_frees_what_wa
     run, model = run_of(root, "1"), model_of(root, "1")
     files = [model.parent, root / f"artifacts/mlflow/artifacts/{run}"]
     before = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and path.suffix != ".db")
-    (waste,) = registered(root, RULES)
     assert all(path.is_dir() for path in files)
-    waste.delete()
+    (waste,) = deleted(root)
     after = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and path.suffix != ".db")
     assert before - after == waste.bytes > 100
     assert numbers(root) == [newest]
@@ -77,9 +82,9 @@ def test_a_version_goes_with_its_run_its_model_and_their_files_and_frees_what_wa
 def test_a_version_that_became_the_champion_meanwhile_stays(root):
     register(root, b"a")
     register(root, b"b")
-    (waste,) = registered(root, RULES)
-    judge(root, "1")
-    waste.delete()
+    for waste in old_versions(root, RULES):
+        judge(root, "1")
+        waste.safe()
     assert numbers(root) == ["2", "1"]
     assert well(root)
 
@@ -96,10 +101,7 @@ def test_registrations_that_made_no_version_and_deleted_runs_go_when_they_are_ol
         for run in runs[:3]:
             client.delete_run(run)
         opened.ledger.begin(Decision("refused", "1", "", []))
-    found = list(registered(root, RULES))
-    assert {waste.what for waste in found} == {f"run register ({old})", f"run long ({runs[0]})"}
-    for waste in found:
-        waste.delete()
+    assert {waste.where for waste in deleted(root)} == {f"run register ({old})", f"run long ({runs[0]})"}
     assert whats(root) == []
     with registry.opened(root) as opened:
         assert opened.client.get_run(young).info.status == "FINISHED"
@@ -134,14 +136,12 @@ def test_whoever_is_killed_after_any_call_leaves_nothing_wrong_and_the_next_time
     register(root, b"0")
     for number, (kind, name) in enumerate([*calls, (Runs, "_hard_delete_run")]):
         register(root, bytes([number + 1]))
-        (waste,) = registered(root, RULES)
         with monkeypatch.context() as patch:
             patch.setattr(kind, name, fatal(getattr(kind, name)))
             with pytest.raises(DiedError):
-                waste.delete()
+                deleted(root)
         assert well(root), name
-        for left in registered(root, RULES):
-            left.delete()
+        deleted(root)
         assert whats(root) == []
         assert well(root), name
     left = [path.name for path in (root / "artifacts/mlflow/artifacts").rglob("*") if path.is_file()]
@@ -162,21 +162,6 @@ def test_a_project_without_a_registry_has_nothing_to_delete(root):
     assert not (root / "artifacts").exists()
 
 
-def test_the_section_is_read_strictly(root):
-    assert settings.retention(root) == Retention(versions=2, champions=2, days=7, snapshots_days=7, remote=False)
-    text = (root / "params.yaml").read_text()
-    for wrong, said in (
-        ("versions: 0", "retention.versions: found 0; expected at least 1"),
-        ("version: 2", "retention.version: unknown parameter; did you mean 'versions'?"),
-    ):
-        (root / "params.yaml").write_text(text.replace("versions: 2", wrong))
-        with pytest.raises(settings.UserError) as error:
-            settings.retention(root)
-        assert str(error.value) == said
-    (root / "params.yaml").write_text(text.partition("retention:")[0])
-    assert settings.retention(root) is None
-
-
 @pytest.mark.slow
 def test_on_a_server_files_go_and_what_stays_of_a_run_is_not_found_again(root, server, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
@@ -188,11 +173,9 @@ def test_on_a_server_files_go_and_what_stays_of_a_run_is_not_found_again(root, s
     register(root, b"x", version=False)
     files = list(server.folder.rglob("model.safetensors"))
     assert len(files) == 3
-    found = list(registered(root, RULES))
-    assert [waste.what.partition(" (")[0] for waste in found] == ["plm version 1", "run register"]
+    found = deleted(root)
+    assert [waste.where.partition(" (")[0] for waste in found] == ["plm version 1", "run register"]
     assert all(waste.bytes > 100 for waste in found)
-    for waste in found:
-        waste.delete()
     assert numbers(root) == [newest]
     assert [path.is_file() for path in files].count(True) == 1
     assert whats(root) == []
