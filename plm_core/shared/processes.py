@@ -1,5 +1,4 @@
-"""Which process a PID refers to: the kernel reuses them. Used by the pool, the guard, the sender of journals, and
-flows."""
+"""Which process a PID refers to: the kernel reuses them. Used by the guard, the sender of journals, and flows."""
 
 from pathlib import Path
 
