@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from plm_core.config import Share, section
-from plm_core.corpus.account import KEPT, Account, accounted
-from plm_core.corpus.document import Document, read_documents, write_documents
+from plm_core.corpus.document import Document
 from plm_core.corpus.example_index import Found, Index, Table
 from plm_core.corpus.examples import ExampleFile
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs_of
-from plm_core.corpus.removal import Removal
+from plm_core.corpus.removal import Removal, removal_log
 from plm_core.corpus.shingles import Words, batches, words
+from plm_core.corpus.sides import SidePart
 from plm_core.corpus.tables import RowWriter, row_writer
 
 PART = 40
@@ -87,7 +87,7 @@ def hit_writer(path: Path) -> AbstractContextManager[RowWriter[Hit]]:
 
 
 HITS = "hits.parquet"
-"""The file of hits in a part, in addition to what is left and its account."""
+"""The file of hits in a part, in addition to its removals."""
 
 
 class Examples:
@@ -171,19 +171,16 @@ def write_index(examples: Examples, file: Path) -> None:
     joblib.dump(examples.index(), file)
 
 
-def decontaminate_part(work: tuple[Path, Path, str], folder: Path) -> None:
-    """Remove the examples of an index from the documents of a file, which belong to one side."""
-    file, index, side = work
-
-    def kept(account: Account, hits: RowWriter[Hit]) -> Iterator[Document]:
-        for document, removals, found in decontaminate(read_documents(file), _opened(index)):
+def decontaminate_part(work: tuple[SidePart, Path], folder: Path) -> None:
+    """Write the paragraphs of a side that hold examples of an index, the hits, and the counts of what is left."""
+    part, index = work
+    with removal_log(folder) as log, hit_writer(folder / HITS) as hits:
+        for document, removals, found in decontaminate(part.documents(), _opened(index)):
             for hit in found:
                 hits.write(hit)
-            if account.kept(document, removals):
-                yield document
-
-    with accounted(folder) as account, hit_writer(folder / HITS) as hits:
-        write_documents(folder / KEPT, account.measured(kept(account, hits), side))
+            log.remove(document, removals)
+            if document.text:
+                log.keep(document, part.side)
 
 
 @functools.lru_cache(maxsize=1)
