@@ -16,8 +16,7 @@ from plm_core.corpus.document import Document, document_writer, read_documents, 
 from plm_core.corpus.parts import Part
 from plm_core.corpus.quarantine import Quarantined, Refused, quarantine_writer, quarantined
 from plm_core.corpus.sources import open_source
-from plm_core.corpus.sources.fields import shown
-from plm_core.corpus.sources.source import Readable
+from plm_core.corpus.sources.source import Readable, shown
 from plm_core.files import scratch_folder
 
 DOCUMENTS, REFUSED, COUNTS = "documents.parquet", "refused.jsonl", "counts.json"
