@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.near import Duplicates, find_duplicates, write_index
+from plm_core.corpus.minhash import Duplicates, Index, find_duplicates, opened, write_index
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
-from plm_core.corpus.pairs import Shingles, opened
 from plm_core.corpus.parts import Part
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.removal import Removal
@@ -152,7 +151,7 @@ def _search(job: str, similarity: Similarity, pool: Pool) -> list[Path]:
     return files
 
 
-def _names(rows: np.ndarray, indexes: Shingles) -> dict[int, str]:
+def _names(rows: np.ndarray, indexes: Index) -> dict[int, str]:
     """The names of these rows, which are sorted."""
     names = {}
     for index, (begin, some) in zip(indexes.parts, indexes.divided(rows), strict=True):

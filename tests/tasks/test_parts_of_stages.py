@@ -19,7 +19,7 @@ import os
 import sys
 import time
 
-from plm_core.corpus import near, pairs, parts, pool
+from plm_core.corpus import minhash, parts, pool
 from tasks.runtime.stage import main
 
 do = pool._do
@@ -32,8 +32,8 @@ def slowly(*item):
 
 pool._do = slowly  # not in the processes that work for this one
 parts.PART_BYTES = 40_000
-near.ENTRIES_AT_ONCE = 500
-pairs.PAIRS_AT_ONCE = 20
+minhash.ENTRIES_AT_ONCE = 500
+minhash.PAIRS_AT_ONCE = 20
 task = getattr(importlib.import_module(f"tasks.{sys.argv[1]}"), sys.argv[2])
 del sys.argv[1:3]  # what follows is the task's
 main(task)
