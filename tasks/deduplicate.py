@@ -50,7 +50,8 @@ def deduplicate_and_split() -> None:
         found = deduplicate(parts_of([paths.CLEAN]), rules, workers)
         split = workers.map("split", split_part, [(part, shares) for part in found])
         counts = counts_of(split)
-        removed, hits = [result / REMOVED for result in split], []
+        removed = [result / REMOVED for result in split]
+        hits = []
         # Each side is compared with those already written. A pass writes what it removes, and the text is written last.
         for side in reversed(SPLITS):
             if side in HELD_OUT:
@@ -77,7 +78,8 @@ def deduplicate_and_split() -> None:
                 counts.update({name: n for name, n in left.items() if "removed_" in name.rpartition("/")[2]})
 
             # A document's copies are not adjacent.
-            often, numbers = dict[str, float](), range(1, 2)
+            often = dict[str, float]()
+            numbers = range(1, 2)
             if side == "train" and mixture.shares is not None:
                 suffix = f"/{side}_bytes"
                 often = repeats({k.removesuffix(suffix): n for k, n in left.items() if k.endswith(suffix)}, mixture)

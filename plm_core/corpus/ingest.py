@@ -60,7 +60,8 @@ def sorted_by_id(documents: Iterable[Document], scratch: Path) -> Iterator[Docum
             runs.append([])
         runs[merged].append(path)
         if len(runs[merged]) == MOST_RUNS:
-            full, runs[merged] = runs[merged], []
+            full = runs[merged]
+            runs[merged] = []
             write(heapq.merge(*map(read_documents, full), key=BY_ID), merged + 1)
             for path in full:
                 path.unlink()

@@ -88,7 +88,8 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
         OSError: the disk is full.
     """
     index = opened(indexes)
-    N, name = len(index), indexes.name
+    N = len(index)
+    name = indexes.name
     if N >> 31:
         name = f"deduplicate.{name}"
         raise UserError(f"{name}: {N:,} of them to compare; expected fewer than {1 << 31:,}: set {name}: off")

@@ -73,11 +73,13 @@ class Pool:
         while len(self._others) + 1 < min(self._cores, len(items)):
             self._others.append(_start(self.folder))
         results = [_result(job, number) for number in range(len(items))]
-        left, since = len(items), time.monotonic()
+        left = len(items)
+        since = time.monotonic()
         while missing := sum(not result.exists() for result in results):
             done = sum(1 for _ in _work(job, function, items, locked=time.monotonic() - since > PATIENCE_S))
             if done or missing < left:
-                left, since = missing, time.monotonic()
+                left = missing
+                since = time.monotonic()
             if not done:
                 time.sleep(POLL_S)
         return results
