@@ -6,9 +6,10 @@ from pathlib import Path
 
 from plm_core.config import UserError
 from plm_core.corpus.clean import CleanConfig, clean_part, counted
+from plm_core.corpus.document import parts_of
 from plm_core.corpus.language import require_known
-from plm_core.corpus.parts import gather, parts_of
 from plm_core.corpus.removal import KEPT, REMOVED, counts_of
+from plm_core.corpus.tables import gather
 from plm_core.shared import paths
 from tasks.runtime.pools import pool
 from tasks.runtime.stage import main, stage

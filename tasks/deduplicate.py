@@ -9,14 +9,14 @@ from pathlib import Path
 from plm_core.config import UserError
 from plm_core.corpus.decontaminate import HITS, DecontaminateConfig, decontaminate_part, in_parts, write_index
 from plm_core.corpus.deduplicate import deduplicate
-from plm_core.corpus.document import read_documents
+from plm_core.corpus.document import parts_of, read_documents
 from plm_core.corpus.examples import read_examples
 from plm_core.corpus.mixture import MixtureConfig, repeats
 from plm_core.corpus.normalize import paragraphs_of
-from plm_core.corpus.parts import gather, parts_of
 from plm_core.corpus.removal import KEPT, REMOVED, counts_of
 from plm_core.corpus.sides import HELD_OUT, SidePart, split_part, write_side
 from plm_core.corpus.split import SPLITS, SplitConfig
+from plm_core.corpus.tables import gather
 from plm_core.files import atomic_file, atomic_folder
 from plm_core.sections.deduplicate import DeduplicateConfig
 from plm_core.shared import paths

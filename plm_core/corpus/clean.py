@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plm_core.config import section
-from plm_core.corpus.document import Document, document_writer
+from plm_core.corpus.document import Document, Part, document_writer
 from plm_core.corpus.language import LanguageConfig, language_of
 from plm_core.corpus.masking import Kind, mask
 from plm_core.corpus.measures.text import Text
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs
-from plm_core.corpus.parts import Part
 from plm_core.corpus.removal import KEPT, Removal, removal_log
 from plm_core.corpus.rules import Bounds, Rules
 

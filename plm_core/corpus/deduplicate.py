@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_core.corpus.document import Document
+from plm_core.corpus.document import Document, Part
 from plm_core.corpus.minhash import Duplicates, Index, find_duplicates, opened, write_index
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
-from plm_core.corpus.parts import Part
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.removal import Removal
 from plm_core.files import atomic_file

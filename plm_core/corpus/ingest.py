@@ -12,8 +12,7 @@ from itertools import chain, count
 from operator import attrgetter
 from pathlib import Path
 
-from plm_core.corpus.document import Document, document_writer, read_documents, write_documents
-from plm_core.corpus.parts import Part
+from plm_core.corpus.document import Document, Part, document_writer, read_documents, write_documents
 from plm_core.corpus.quarantine import Quarantined, Refused, quarantine_writer, quarantined
 from plm_core.corpus.sources import open_source
 from plm_core.corpus.sources.source import Readable, shown

@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from plm_core.config import UserError, listed, section
-from plm_core.corpus.document import Document
-from plm_core.corpus.parts import in_parts, least_bytes
+from plm_core.corpus.document import Document, in_parts, least_bytes
 from plm_core.corpus.quarantine import Quarantined, Refused
 from plm_core.corpus.records import COMPRESSIONS, FORMATS, READABLE, Record, format_of, records
 from plm_core.corpus.sources.source import Records, documents_of

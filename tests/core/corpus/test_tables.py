@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import UserError
-from plm_core.corpus.document import write_documents
 from plm_core.corpus.removal import Removal, read_removals, removal_writer
 from plm_core.corpus.tables import CHARACTERS_AT_ONCE, ROWS_AT_ONCE, read_rows, row_writer
 
@@ -74,15 +72,6 @@ def test_what_fails_while_rows_are_written_leaves_the_old_table(tmp_path):
         write_and_fail()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_another_table_is_named_with_what_it_has(tmp_path, documents):
-    write_documents(tmp_path / "x.parquet", documents)
-    with pytest.raises(UserError, match=r"x\.parquet: has the columns id \(string\), .*; expected document "):
-        list(read_removals(tmp_path / "x.parquet"))
-    pq.write_table(pa.table({"text": [7]}), tmp_path / "y.parquet")
-    with pytest.raises(UserError, match=r"text \(int64\); expected text \(string\)"):
-        list(read_rows(tmp_path / "y.parquet", SCHEMA))
 
 
 PEAK = """
