@@ -19,12 +19,6 @@ def test_documents_come_back_as_they_were_written(tmp_path_factory, documents):
     assert list(read_documents(path)) == documents
 
 
-def test_equal_documents_give_equal_bytes(tmp_path, documents):
-    for name in ("a", "b"):
-        write_documents(tmp_path / name, documents)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def other_tables(path):
     """Files that somebody may take for a corpus."""
     yield lambda: None
