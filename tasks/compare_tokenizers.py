@@ -17,8 +17,7 @@ from rich.table import Column, Table
 from typer import Argument, Option
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.document import Texts
-from plm_core.corpus.parts import some_of
+from plm_core.corpus.document import Texts, some_of
 from plm_core.shared import paths
 from plm_core.shared.kinds import TOKENIZERS
 from plm_core.text.tokenizer import TokenizerConfig

@@ -2,21 +2,21 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.corpus.account import KEPT, REMOVED, summed
 from plm_core.corpus.decontaminate import HITS, DecontaminateConfig, decontaminate_part, in_parts, write_index
-from plm_core.corpus.deduplicate import deduplicate, split_part
-from plm_core.corpus.document import read_documents
+from plm_core.corpus.deduplicate import deduplicate
+from plm_core.corpus.document import parts_of, read_documents
 from plm_core.corpus.examples import read_examples
-from plm_core.corpus.mixture import MixtureConfig, repeat_part, repeats
+from plm_core.corpus.mixture import MixtureConfig, repeats
 from plm_core.corpus.normalize import paragraphs_of
-from plm_core.corpus.parts import gather, parts_of
-from plm_core.corpus.pool import Pool
+from plm_core.corpus.removal import KEPT, REMOVED, counts_of
+from plm_core.corpus.sides import HELD_OUT, SidePart, split_part, write_side
 from plm_core.corpus.split import SPLITS, SplitConfig
+from plm_core.corpus.tables import gather
 from plm_core.files import atomic_file, atomic_folder
 from plm_core.sections.deduplicate import DeduplicateConfig
 from plm_core.shared import paths
@@ -45,83 +45,58 @@ def deduplicate_and_split() -> None:
     with (
         stage("deduplicate", sections, [paths.CLEAN]) as run,
         pool(run, rules, shares, against, mixture) as workers,
+        atomic_folder(paths.CORPUS, checksums=False) as folder,
     ):
         found = deduplicate(parts_of([paths.CLEAN]), rules, workers)
-        sides = _Sides(workers, workers.map("split", split_part, [(each, shares) for each in found]))
-        with atomic_folder(paths.CORPUS, checksums=False) as folder:
-            # Each side is compared with those already written.
-            for side in reversed(SPLITS):
-                sides.take_out(side, against, folder)
-                if side == "train" and mixture.shares is not None:
-                    sides.mix(side, mixture)
-                sides.write(side, folder)
-        gather(sides.removed, REMOVALS)
-        gather(sides.hits, paths.CONTAMINATION)
-        by_source = sorted(name for name in sides.counts if "/" in name)
-        run.metrics |= {name: sides.counts[name] for name in [*COUNTED, *by_source]}
+        split = workers.map("split", split_part, [(part, shares) for part in found])
+        counts = counts_of(split)
+        removed = [result / REMOVED for result in split]
+        hits = []
+        # Each side is compared with those already written. A pass writes what it removes, and the text is written last.
+        for side in reversed(SPLITS):
+            if side in HELD_OUT:
+                parts = [SidePart(side, result / f"{side}.parquet") for result in split]
+            else:
+                parts = [SidePart(side, (part, shares)) for part in found]
+            left = Counter[str]()
+            for number, examples in enumerate(in_parts(_examples(side, against, folder), against)):
+                if number:
+                    print(f"{side}: pass {number + 1} to look for held-out text, too much for one pass", flush=True)
+                if side == "train":
+                    counts.update(examples=len(examples), examples_too_short=examples.too_short)
+                index = workers.folder / f"examples-{side}-{number}.joblib"
+                with atomic_file(index) as file:
+                    write_index(examples, file)
+                results = workers.map(f"{side}-{number}", decontaminate_part, [(part, index) for part in parts])
+                parts = [
+                    replace(part, removed=(*part.removed, result / REMOVED))
+                    for part, result in zip(parts, results, strict=True)
+                ]
+                removed += [result / REMOVED for result in results]
+                hits += [result / HITS for result in results]
+                left = counts_of(results)
+                counts.update({name: n for name, n in left.items() if "removed_" in name.rpartition("/")[2]})
+
+            # A document's copies are not adjacent.
+            often = dict[str, float]()
+            numbers = range(1, 2)
+            if side == "train" and mixture.shares is not None:
+                suffix = f"/{side}_bytes"
+                often = repeats({k.removesuffix(suffix): n for k, n in left.items() if k.endswith(suffix)}, mixture)
+                numbers = range(1, math.ceil(mixture.max_repeats) + 1)
+            written = workers.map(f"{side}-text", write_side, [(part, often, n) for n in numbers for part in parts])
+            removed += [result / REMOVED for result in written]
+            counts.update(counts_of(written))
+            if not counts[f"{side}_documents"]:
+                raise _nothing_on(side, counts)
+            gather([result / KEPT for result in written], folder / f"{side}.parquet")
+        gather(removed, REMOVALS)
+        gather(hits, paths.CONTAMINATION)
+        by_source = sorted(name for name in counts if "/" in name)
+        run.metrics |= {name: counts[name] for name in [*COUNTED, *by_source]}
         run.outputs += [paths.CORPUS, REMOVALS, paths.CONTAMINATION]
         print("documents:", ", ".join(f"{name} {run.metrics[f'{name}_documents']}" for name in SPLITS))
         print("removed:", {k.removeprefix("removed_"): n for k, n in run.metrics.items() if k.startswith("removed_")})
-
-
-class _Sides:
-    """The sides of the split, each as one file per part, and what is removed from them."""
-
-    def __init__(self, workers: Pool, split: Sequence[Path]) -> None:
-        """``split``: the results of ``split_part``, in order."""
-        self.removed = [result / REMOVED for result in split]
-        """Files of removed text, in order."""
-        self.hits: list[Path] = []
-        """Files of the examples found, in order."""
-        self.counts, _ = summed(split)
-        self._workers = workers
-        self._files = {side: [result / f"{side}.parquet" for result in split] for side in SPLITS}
-        self._sizes = Counter[str]()
-
-    def take_out(self, side: str, against: DecontaminateConfig, written: Path) -> None:
-        """Remove the evaluation examples in files and in the sides already written to a folder."""
-        for number, examples in enumerate(in_parts(_examples(side, against, written), against)):
-            if number:
-                print(f"{side}: pass {number + 1} to look for held-out text, too much for one pass", flush=True)
-            if side == "train":
-                self.counts.update(examples=len(examples), examples_too_short=examples.too_short)
-            index = self._workers.folder / f"examples-{side}-{number}.joblib"
-            with atomic_file(index) as file:
-                write_index(examples, file)
-            items = [(file, index, side) for file in self._files[side]]
-            results = self._workers.map(f"{side}-{number}", decontaminate_part, items)
-            self.hits += [result / HITS for result in results]
-            self._follow(side, results)
-
-    def mix(self, side: str, mixture: MixtureConfig) -> None:
-        """Repeat and thin out documents so that each source has its share."""
-        suffix = f"/{side}_bytes"
-        sizes = {name.removesuffix(suffix): size for name, size in self._sizes.items() if name.endswith(suffix)}
-        often = repeats(sizes, mixture)
-        # A document's copies are not adjacent.
-        numbers = range(1, math.ceil(mixture.max_repeats) + 1)
-        items = [(file, often, number, side) for number, file in product(numbers, self._files[side])]
-        self._follow(side, self._workers.map("mixture", repeat_part, items))
-
-    def write(self, side: str, folder: Path) -> None:
-        """Write what is left of a side into a folder.
-
-        Raises:
-            UserError: nothing is left.
-        """
-        self.counts += self._sizes
-        if not self.counts[f"{side}_documents"]:
-            raise _nothing_on(side, self.counts)
-        gather(self._files[side], folder / f"{side}.parquet")
-
-    def _follow(self, side: str, results: Sequence[Path]) -> None:
-        """Continue with what a pass has left of a side."""
-        removals, self._sizes = summed(results)
-        self.counts += removals
-        self.removed += [result / REMOVED for result in results]
-        for read in self._files[side]:  # each pass leaves a copy of the text
-            read.unlink(missing_ok=True)
-        self._files[side] = [result / KEPT for result in results]
 
 
 def _examples(side: str, against: DecontaminateConfig, written: Path) -> Iterator[tuple[str, str, str]]:

@@ -8,11 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 from plm_core.config import UserError, choose
+from plm_core.corpus.document import parts_of
 from plm_core.corpus.ingest import COUNTS, DOCUMENTS, join_part, read_part, refused
-from plm_core.corpus.parts import gather, parts_of
 from plm_core.corpus.quarantine import Quarantined, quarantine_writer
 from plm_core.corpus.sources import SOURCES
 from plm_core.corpus.sources.source import Source
+from plm_core.corpus.tables import gather
 from plm_core.files import atomic_text
 from plm_core.shared import paths
 from tasks.runtime.pools import pool

@@ -1,6 +1,6 @@
 """Stage pack: the training and validation splits as token stores (the test split is read as text)."""
 
-from plm_core.corpus.parts import pieces_of
+from plm_core.corpus.document import pieces_of
 from plm_core.files import verify_checksums
 from plm_core.shared import paths
 from plm_core.text.encoding import encode_part, join_parts

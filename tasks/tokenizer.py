@@ -4,8 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.corpus.document import Texts
-from plm_core.corpus.parts import some_of
+from plm_core.corpus.document import Texts, some_of
 from plm_core.files import atomic_folder
 from plm_core.shared import paths
 from plm_core.text.tokenizer import GivenTokenizer, Tokenizer, TokenizerConfig

@@ -25,9 +25,9 @@ from pydantic import PositiveInt
 from plm_core.benchmarks.sources.rows import file_rows, text_of
 from plm_core.config import UserError, section
 from plm_core.corpus.document import Document, read_documents
-from plm_core.corpus.lines import COMPRESSIONS
 from plm_core.corpus.normalize import WORD, paragraphs, words_of
 from plm_core.corpus.quarantine import Refused
+from plm_core.corpus.records import COMPRESSIONS
 from plm_core.files import RESTORE, sha256_text
 
 OWN, BLIMP = LAYOUTS = (("good", "bad", "paradigm", "group"), ("sentence_good", "sentence_bad", "UID", "group"))

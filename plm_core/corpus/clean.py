@@ -4,21 +4,18 @@ Used by the clean stage. The result depends only on a document's text and the pa
 cleaned in any order and in parallel. Whatever is not kept is returned as a ``Removal``.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plm_core.config import section
-from plm_core.corpus.account import COUNTS, KEPT, REMOVED
-from plm_core.corpus.document import Document, document_writer
+from plm_core.corpus.document import Document, Part, document_writer
 from plm_core.corpus.language import LanguageConfig, language_of
 from plm_core.corpus.masking import Kind, mask
 from plm_core.corpus.measures.text import Text
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs
-from plm_core.corpus.parts import Part
-from plm_core.corpus.removal import Removal, removal_writer
+from plm_core.corpus.removal import KEPT, Removal, removal_log
 from plm_core.corpus.rules import Bounds, Rules
 
 EMPTY = "empty"
@@ -66,18 +63,17 @@ class Cleaned:
 
 
 def clean_part(work: tuple[Part, CleanConfig], folder: Path) -> None:
-    """Clean the documents of a part; write what is kept, what is removed, and the counts by source."""
+    """Clean the documents of a part; write what is kept, what is removed, and the counts."""
     part, config = work
-    counts: dict[str, Counter[str]] = {}
-    with document_writer(folder / KEPT) as kept, removal_writer(folder / REMOVED) as removals:
+    with document_writer(folder / KEPT) as kept, removal_log(folder) as log:
         for document in part.documents():
             cleaned = clean_document(document, config)
             for removal in cleaned.removals:
-                removals.write(removal)
+                log.write(removal)
             if cleaned.document is not None:
                 kept.write(cleaned.document)
-            counts.setdefault(document.source, Counter()).update(account(document, cleaned))
-    (folder / COUNTS).write_text(json.dumps(counts), encoding="utf-8")
+            for name, number in account(document, cleaned).items():
+                log.count(document.source, name, number)
 
 
 def clean_document(document: Document, config: CleanConfig) -> Cleaned:

@@ -7,7 +7,6 @@ the last step of the search runs in a ``Pool``.
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -15,15 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_core.corpus.account import accounted
-from plm_core.corpus.document import Document, document_writer
-from plm_core.corpus.near import Duplicates, find_duplicates, write_index
+from plm_core.corpus.document import Document, Part
+from plm_core.corpus.minhash import Duplicates, Index, find_duplicates, opened, write_index
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
-from plm_core.corpus.pairs import Shingles, opened
-from plm_core.corpus.parts import Part
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.removal import Removal
-from plm_core.corpus.split import SPLITS, SplitConfig, split_of
 from plm_core.files import atomic_file
 from plm_core.sections.deduplicate import DeduplicateConfig, Similarity
 
@@ -110,16 +105,6 @@ def without_repeats(found: PartOf) -> Iterator[Deduplicated]:
         yield Deduplicated(replace(document, text=BETWEEN.join(kept)), group, removals)
 
 
-def split_part(work: tuple[PartOf, SplitConfig], folder: Path) -> None:
-    """Write each document of a part that keeps something into the file of its side, and an account of the rest."""
-    found, shares = work
-    with accounted(folder) as account, ExitStack() as files:
-        sides = {name: files.enter_context(document_writer(folder / f"{name}.parquet")) for name in SPLITS}
-        for each in without_repeats(found):
-            if account.kept(each.document, each.removals):
-                sides[split_of(each.group, shares)].write(each.document)
-
-
 def index_documents(found: PartOf, folder: Path) -> None:
     """Write the index of a part's documents."""
     named = ((document.id, document.text) for document in found.part.documents())
@@ -165,7 +150,7 @@ def _search(job: str, similarity: Similarity, pool: Pool) -> list[Path]:
     return files
 
 
-def _names(rows: np.ndarray, indexes: Shingles) -> dict[int, str]:
+def _names(rows: np.ndarray, indexes: Index) -> dict[int, str]:
     """The names of these rows, which are sorted."""
     names = {}
     for index, (begin, some) in zip(indexes.parts, indexes.divided(rows), strict=True):

@@ -4,35 +4,80 @@ An id must be unique in a source, and only the join sees all of a source: of doc
 first one is kept.
 """
 
+import heapq
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, count
+from operator import attrgetter
 from pathlib import Path
 
-from plm_core.corpus.document import Document, document_writer, write_documents
-from plm_core.corpus.order import Sorter
-from plm_core.corpus.parts import Part
+from plm_core.corpus.document import Document, Part, document_writer, read_documents, write_documents
 from plm_core.corpus.quarantine import Quarantined, Refused, quarantine_writer, quarantined
 from plm_core.corpus.sources import open_source
-from plm_core.corpus.sources.fields import shown
-from plm_core.corpus.sources.source import Readable
+from plm_core.corpus.sources.source import Readable, shown
 from plm_core.files import scratch_folder
 
 DOCUMENTS, REFUSED, COUNTS = "documents.parquet", "refused.jsonl", "counts.json"
 """Files: the documents read or joined, in the order of their ids; refused records; counts of documents and bytes."""
 
 
+CHARACTERS_AT_ONCE = 1 << 26
+"""Characters of documents that are sorted in memory; larger inputs are written to disk in sorted runs and merged."""
+OBJECTS = 500
+"""The memory overhead of a document, counted in characters."""
+MOST_RUNS = 64
+"""This many sorted files are merged into one; while open, each holds some megabytes."""
+BY_ID = attrgetter("id")
+
+
 def read_part(work: tuple[str, Readable], folder: Path) -> None:
     """Read a part of the source with the given name."""
     name, part = work
     with scratch_folder(folder / DOCUMENTS) as scratch, quarantine_writer(folder / REFUSED) as refuse:
-        sorter = Sorter(scratch)
-        for record in open_source(name, part):
-            if isinstance(record, Document):
-                sorter.add(record)
-            else:
-                refuse(record)
-        write_documents(folder / DOCUMENTS, sorter.documents())
+
+        def documents() -> Iterator[Document]:
+            for record in open_source(name, part):
+                if isinstance(record, Document):
+                    yield record
+                else:
+                    refuse(record)
+
+        write_documents(folder / DOCUMENTS, sorted_by_id(documents(), scratch))
+
+
+def sorted_by_id(documents: Iterable[Document], scratch: Path) -> Iterator[Document]:
+    """Yield documents in the order of their ids, those with the same one in their original order: an external merge
+    sort, in an existing folder on a disk with room for all of them."""
+    runs: list[list[Path]] = []  # by how often their content was merged
+    names = (scratch / f"run-{number:05d}.parquet" for number in count())
+
+    def write(run: Iterable[Document], merged: int) -> None:
+        path = next(names)
+        write_documents(path, run)
+        if merged == len(runs):
+            runs.append([])
+        runs[merged].append(path)
+        if len(runs[merged]) == MOST_RUNS:
+            full = runs[merged]
+            runs[merged] = []
+            write(heapq.merge(*map(read_documents, full), key=BY_ID), merged + 1)
+            for path in full:
+                path.unlink()
+
+    held: list[Document] = []
+    size = 0
+    for document in documents:
+        held.append(document)
+        fields = sum(len(str(value)) for value in document.metadata.values())
+        size += len(document.text) + len(document.id) + fields + OBJECTS
+        if size >= CHARACTERS_AT_ONCE:
+            write(sorted(held, key=BY_ID), 0)
+            held = []
+            size = 0
+    # What was merged more often came earlier.
+    written = map(read_documents, chain.from_iterable(reversed(runs)))
+    yield from heapq.merge(*written, sorted(held, key=BY_ID), key=BY_ID)
 
 
 def join_part(work: tuple[str, Part], folder: Path) -> None:

@@ -6,17 +6,12 @@ is the largest that allows all shares.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 from pydantic import Field
 
 from plm_core.config import PositiveShare, UserError, section
-from plm_core.corpus.account import KEPT, Account, accounted
-from plm_core.corpus.document import Document, read_documents, write_documents
-from plm_core.corpus.removal import Removal
 from plm_core.corpus.split import place_of
 
 
@@ -59,23 +54,3 @@ def copies(document_id: str, repeats: float) -> int:
     """How often this document occurs in the training split: ``repeats`` rounded up or down, by the hash of its id."""
     whole = math.floor(repeats)
     return whole + (place_of(f"mixture/{document_id}") < repeats - whole)
-
-
-def repeat_part(work: tuple[Path, Mapping[str, float], int, str], folder: Path) -> None:
-    """Write the documents of a file of a side that occur there at least ``number`` times; repeats are by source.
-
-    A repeated document has the number after its id; one that does not occur at all is removed by the first number.
-    """
-    file, often, number, side = work
-
-    def repeated(account: Account) -> Iterator[Document]:
-        for document in read_documents(file):
-            times = copies(document.id, often[document.source])
-            if number == 1 and times == 0:
-                value = f"0 copies; of its source, {often[document.source]:.3f} of each document"
-                account.take([Removal(document.id, None, document.source, "mixture", value, document.text)])
-            if number <= times:
-                yield document if number == 1 else replace(document, id=f"{document.id} (copy {number})")
-
-    with accounted(folder) as account:
-        write_documents(folder / KEPT, account.measured(repeated(account), side))

@@ -6,6 +6,8 @@ is yielded with the reason why it was refused, and the unreadable rest of a dama
 """
 
 import csv
+import gzip
+import io
 import json
 import math
 import re
@@ -15,22 +17,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import zstandard
 from pyarrow import types
-from zstandard import ZstdError
 
-from plm_core.corpus.lines import BOM, COMPRESSIONS, HEAD, Lines, Stream, decoded, opened, too_long
 from plm_core.corpus.quarantine import Refused
 
+COMPRESSIONS = (".gz", ".zst")
+HEAD = 1024
+"""Bytes kept of a record's beginning, enough for an excerpt of 4-byte characters."""
+PIECE = 1 << 16
+"""Bytes read at once when a line is skipped."""
+ZSTD_PIECE = 1 << 7
+"""Packed bytes given to zstd at once: four of them can unfold to 128 kB, and what they unfold to is held."""
+LONGEST_WINDOW = 1 << 31
+"""How far back zstd may refer, as in files that are packed with ``zstd --long=31``."""
+BOM = b"\xef\xbb\xbf"
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 READABLE = (
     "Only .txt, .jsonl, .csv, .tsv and .parquet files are read. All except .parquet may be compressed (.gz, .zst)."
 )
-MARKS = {kind: re.compile(marks) for kind, marks in ((".jsonl", rb'\\.|[",[{]'), (".tsv", b"\t"), (".txt", b"(?!)"))}
-"""The characters that separate the values of a record, and quote them."""
 DELIMITERS = ",;|\t"
 """What separates the columns of a .csv, the most usual first."""
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
@@ -41,8 +51,132 @@ ROWS_AT_ONCE = 8
 """The most rows of Parquet in memory."""
 BYTES_AT_ONCE = 1 << 25
 """The most bytes of these rows if they are of similar size, unless a single row has more."""
-ROW_GROUP = 1 << 34
-"""The most bytes of a row group; Arrow holds a page of it, whose size is not known beforehand."""
+
+Stream = IO[bytes] | gzip.GzipFile
+
+
+class _Zstd(io.RawIOBase):
+    """The bytes in a zstd file. Unlike ``zstandard``'s stream it notices when the file ends within a frame."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._unpacker = zstandard.ZstdDecompressor(max_window_size=LONGEST_WINDOW)
+        self._frame: Any = None
+        self._packed = b""
+        self._unpacked = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._unpacked:
+            packed = self._packed or self._raw.read(ZSTD_PIECE)
+            if not packed and self._frame:
+                raise EOFError("the file ends within a zstd frame")
+            if not packed:
+                return 0
+            self._frame = self._frame or self._unpacker.decompressobj()
+            self._unpacked = memoryview(self._frame.decompress(packed))
+            self._packed = self._frame.unused_data
+            self._frame = None if self._frame.eof else self._frame
+        count = min(len(buffer), len(self._unpacked))
+        buffer[:count] = self._unpacked[:count]
+        self._unpacked = self._unpacked[count:]
+        return count
+
+
+def opened(raw: IO[bytes], packing: str) -> Stream:
+    """The bytes of an open file as a stream, decompressed when its name ends with one of ``COMPRESSIONS``.
+
+    Raises, here or while the stream is read:
+        OSError: the file cannot be read, then with an ``errno``; or it is not a compressed file, then without.
+        EOFError, zlib.error, zstandard.ZstdError: it is damaged or truncated.
+    """
+    if packing not in COMPRESSIONS:
+        return raw
+    if not raw.read(1):
+        raise EOFError("the file is empty; a compressed file never is")
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if packing == ".gz" else io.BufferedReader(_Zstd(raw), PIECE)
+
+
+class Lines:
+    """The lines of a stream as bytes, with the place and beginning of their record.
+
+    An iterator that continues after raising Refused, which a generator cannot: ``csv.reader`` relies on it.
+    """
+
+    def __init__(self, stream: Stream, limit: int, quotes: bool) -> None:
+        """With ``quotes``, a record continues over line ends while a quote is open."""
+        self.start = 1
+        """The first line of the record."""
+        self.head = b""
+        """How the record begins."""
+        self._stream = stream
+        self._limit = limit
+        self._quotes = quotes
+        self._number = 0
+        self._size = 0
+        self._open = False
+
+    def begin(self) -> None:
+        """Begin a new record with the next line."""
+        self.start = self._number + 1
+        self.head = b""
+        self._size = 0
+        self._open = False
+
+    def __iter__(self) -> "Lines":
+        return self
+
+    def __next__(self) -> bytes:
+        line = self._stream.readline(self._limit + 1)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        self._size += len(line)
+        self._count_quotes(line)
+        if self._number == 1:
+            line = line.removeprefix(BOM)
+        if len(self.head) < HEAD:
+            self.head += line[: HEAD - len(self.head)]
+        ended = line.endswith(b"\n")
+        if self._size - ended <= self._limit:
+            return line
+        del line
+        while not ended or self._open:  # skip the rest of the record, a piece at a time
+            piece = self._stream.readline(PIECE)
+            if not piece:
+                break
+            self._number += ended
+            self._count_quotes(piece)
+            ended = piece.endswith(b"\n")
+        raise too_long(self._limit)
+
+    def _count_quotes(self, piece: bytes) -> None:
+        self._open ^= self._quotes and piece.count(b'"') % 2 == 1
+
+
+def decoded(data: bytes) -> str:
+    """The text of UTF-8 bytes.
+
+    Raises:
+        Refused: invalid UTF-8, or a NUL, which does not occur in text and ends it for many programs.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        found = f"byte 0x{data[error.start]:02x} at column {column}"
+        raise Refused("invalid_utf8", f"{found}; expected UTF-8 text") from None
+    if "\0" in text:
+        raise Refused("nul_byte", "a NUL character; expected text")
+    return text
+
+
+def too_long(limit: int) -> Refused:
+    """The refusal of a record of more than ``limit`` bytes."""
+    return Refused("too_long", f"more than {limit} bytes; expected at most this many (max_record_bytes of its source)")
 
 
 @dataclass(frozen=True)
@@ -93,14 +227,13 @@ def records(
             if kind == ".txt" and split is None:
                 yield _text_record(stream, limit, size)
                 return
-            marks = re.compile(b'"|' + re.escape(delimiter.encode())) if kind == ".csv" else MARKS[kind]
-            lines = Lines(stream, limit, marks, quotes=kind == ".csv")
+            lines = Lines(stream, limit, quotes=kind == ".csv")
             found = {".txt": _split_records(lines, split), ".jsonl": _json_records(lines)}.get(kind)
             yield from found or _table_records(lines, delimiter if kind == ".csv" else "", header)
         except Refused as refused:  # the whole file
             refused.lost_bytes = size
             yield Record(lines.start if lines else 1, refused, lines.head if lines else b"")
-        except (OSError, EOFError, zlib.error, ZstdError) as error:
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
             yield _damage(error, lines.start if lines else 1, lines.head if lines else b"", size - raw.tell())
         finally:
             csv.field_size_limit(before)
@@ -240,12 +373,7 @@ def _parquet_records(file: Path, limit: int, size: int) -> Iterator[Record]:
             for position in range(table.num_row_groups):
                 # Not by column: Arrow's Python reads that part of a footer unguarded, and damage ends the process.
                 group = table.metadata.row_group(position)
-                if (held := group.total_byte_size) > ROW_GROUP:
-                    why = f"{group.num_rows} rows of {held} bytes in a row group; expected at most {ROW_GROUP}"
-                    yield Record(number + 1, Refused("too_long", f"{why}: write the file with smaller ones", held))
-                    number += group.num_rows
-                    continue
-                at_once = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * group.num_rows // max(1, held)))
+                at_once = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * group.num_rows // max(1, group.total_byte_size)))
                 for batch in table.iter_batches(at_once, row_groups=[position], columns=columns):
                     for content in _rows(batch, limit):
                         number += 1

@@ -1,16 +1,26 @@
-"""What was removed from the corpus, with the rule and its measurement, and the table on disk.
+"""What was removed from the corpus, with the rule and its measurement: the table on disk, and the counts.
 
-Used by the stages that remove: clean and deduplicate. Every removal from the corpus has such a row.
+Used by the stages that remove, clean and deduplicate. Every removal has a row. A pass over a part of the corpus writes
+only what it removes; ``remaining`` is what it left. Documents and paragraphs read are those kept plus those removed, in
+total and for each source.
 """
 
-from collections.abc import Iterator
+import contextlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
+from plm_core.corpus.document import Document
+from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 from plm_core.corpus.tables import RowWriter, read_rows, row_writer
+
+KEPT, REMOVED, COUNTS = "kept.parquet", "removed.parquet", "counts.json"
+"""The files with what is left of a part, what was removed from it, and the counts of both."""
 
 SCHEMA = pa.schema(
     [
@@ -60,3 +70,68 @@ def read_removals(path: Path) -> Iterator[Removal]:
     """
     for row in read_rows(path, SCHEMA):
         yield Removal(**row)
+
+
+def remaining(documents: Iterable[Document], removed: Path) -> Iterator[Document]:
+    """Yield what is left of documents without the paragraphs that a pass has removed from them."""
+    places = defaultdict[str, set[int | None]](set)
+    for removal in read_removals(removed):
+        places[removal.document].add(removal.paragraph)
+    for document in documents:
+        if gone := places.get(document.id):
+            texts = enumerate(paragraphs_of(document.text))
+            document = replace(document, text=BETWEEN.join(text for place, text in texts if place not in gone))
+        if document.text:
+            yield document
+
+
+class RemovalLog:
+    """What a pass removes from one part, and its counts; ``removal_log`` opens it."""
+
+    def __init__(self, file: RowWriter[Removal]) -> None:
+        self.write = file.write
+        self.counts = Counter[str]()
+        """By name; then the same with the source as a prefix: ``news/removed_...``."""
+
+    def count(self, source: str, name: str, number: int = 1) -> None:
+        """Add to a count of the source and to that of all sources."""
+        self.counts[name] += number
+        self.counts[f"{source}/{name}"] += number
+
+    def remove(self, document: Document, removals: Iterable[Removal]) -> None:
+        """Write and count what was removed from a document, of which ``document`` is left.
+
+        A document that has lost all its paragraphs is counted too.
+        """
+        whole = False
+        for removal in removals:
+            self.write(removal)
+            self.count(removal.source, f"removed_{removal.level}_{removal.rule}")
+            if removal.paragraph is None:
+                whole = True
+                self.count(removal.source, "removed_paragraphs_with_documents", len(paragraphs_of(removal.text)))
+        if not document.text and not whole:
+            self.count(document.source, "removed_documents_emptied")
+
+    def keep(self, document: Document, side: str) -> None:
+        """Count a document that is left on a side."""
+        self.count(document.source, f"{side}_documents")
+        self.count(document.source, f"{side}_paragraphs", len(paragraphs_of(document.text)))
+        self.count(document.source, f"{side}_bytes", len(document.text.encode()))
+
+
+@contextlib.contextmanager
+def removal_log(folder: Path) -> Iterator[RemovalLog]:
+    """Yield a log, written into the folder when the block succeeds."""
+    with removal_writer(folder / REMOVED) as file:
+        log = RemovalLog(file)
+        yield log
+    (folder / COUNTS).write_text(json.dumps(log.counts), encoding="utf-8")
+
+
+def counts_of(results: Iterable[Path]) -> Counter[str]:
+    """The sum of the counts in the folders of several parts."""
+    total = Counter[str]()
+    for result in results:
+        total.update(json.loads((result / COUNTS).read_bytes()))
+    return total

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from plm_core.corpus.document import Document, read_documents
+from plm_core.corpus.document import Document, pieces_of, read_documents
 from plm_core.corpus.normalize import paragraphs_of
-from plm_core.corpus.parts import pieces_of
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.removal import Removal, read_removals
 from plm_core.corpus.tables import files_of

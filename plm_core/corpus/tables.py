@@ -4,7 +4,9 @@ A table is one Parquet file, or a folder of them in the order of their names, wh
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_core.config import UserError
-from plm_core.files import RESTORE, atomic_file
+from plm_core.files import RESTORE, atomic_file, atomic_folder
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -106,6 +108,28 @@ def parquet_file(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         if isinstance(error, OSError) and error.errno:
             raise  # an error of the machine, not of the file
         raise UserError(f"{path}: damaged, or not a Parquet file ({error}); {RESTORE}") from error
+
+
+def group_bytes(path: Path, schema: pa.Schema) -> list[int]:
+    """The bytes of each row group of a file.
+
+    Raises:
+        UserError: as in ``parquet_file``.
+    """
+    with parquet_file(path, schema) as file:
+        return [file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups)]
+
+
+def gather(files: Sequence[Path], table: Path) -> None:
+    """Combine the files of parts into a table; those without a row are left out, unless all are empty."""
+    filled = [file for file in files if pq.read_metadata(file).num_rows]
+    with atomic_folder(table, checksums=False) as folder:
+        for number, file in enumerate(filled or files[:1]):
+            place = folder / f"{number:05d}.parquet"
+            try:
+                os.link(file, place)  # it also stays where it is, where a restarted stage looks for it
+            except OSError:  # not every file system supports links
+                shutil.copyfile(file, place)
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plm_core.corpus.document import Texts
-from plm_core.corpus.parts import pieces_of
+from plm_core.corpus.document import Texts, pieces_of
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.shingles import batches, words
 

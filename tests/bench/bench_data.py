@@ -19,7 +19,7 @@ import numpy as np
 
 from plm_core.corpus.clean import CleanConfig, clean_document
 from plm_core.corpus.document import Document
-from plm_core.corpus.near import Similarity, find_duplicates, write_index
+from plm_core.corpus.minhash import Similarity, find_duplicates, write_index
 from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.rules import Bounds

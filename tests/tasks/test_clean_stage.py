@@ -69,13 +69,6 @@ def test_every_count_stands_in_the_metrics_and_those_of_the_sources_add_up(proje
     assert "made-up/removed_documents" not in found
 
 
-def test_the_stage_gives_the_same_bytes_when_it_runs_again(project):
-    project.run("tasks.clean")
-    before = project.files()
-    project.run("tasks.clean")
-    assert project.files() == before
-
-
 def test_languages_are_counted_and_remembered(project):
     speech = Document("z", "The state of the Union is good, and I thank the Congress for what it has done.", "speeches")
     rede = Document("y", "Die Lage der Nation ist gut, und ich danke dem Kongress für seine Arbeit.", "speeches")
@@ -105,20 +98,6 @@ def test_when_nothing_is_left_the_old_corpus_stays_and_the_removals_can_be_looke
     )
     assert f"see {REMOVED}" in line
     assert sum(r.rule == "words" and r.paragraph is None for r in read_removals(project.root / REMOVED)) == 39
-
-
-REFUSED = [
-    ({"clean__paragraph": {}}, "clean.paragraph: unknown parameter; did you mean 'paragraphs'?"),
-    ({"clean__documents": {"wrods": {"min": 3}}}, "clean.documents.wrods: unknown measure; did you mean 'words'?"),
-    ({"clean__languages": {"keep": ["xx"]}}, "clean.languages.keep: 'xx' cannot be identified"),
-    ({"clean__mask": ["name"]}, "clean.mask[0]: found the text 'name'; expected one of email, ip, phone"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_a_wrong_rule_is_refused_by_its_dotted_name(project, changes, message):
-    project.change(**changes)
-    assert project.refused("tasks.clean").startswith(f"error: {message}")
 
 
 def test_raw_documents_that_are_missing_damaged_or_out_of_order_are_refused_by_name(project):

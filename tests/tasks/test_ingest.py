@@ -123,28 +123,6 @@ def test_pointers_of_git_lfs_fail_the_stage_however_few_they_are(small):
     assert [row["reason"] for row in kept(small)] == ["lfs_pointer"] * 2
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_record_of_a_damaged_folder_is_a_document_or_quarantined(small, seed):
-    draw = random.Random(seed)
-    for name in ("a.jsonl", "more/b.jsonl"):
-        data = (small.root / "data" / name).read_bytes()
-        for copy in range(13):
-            broken = bytearray(data)
-            for _ in range(9):
-                broken[draw.randrange(len(broken))] = draw.choice(b'\x00\xff"{\\\n')
-            packed = gzip.compress(bytes(broken))[: -draw.randrange(1, 99)]
-            (small.root / "data" / f"{name}-{copy}.jsonl").write_bytes(broken)
-            (small.root / "data" / f"{name}-{copy}-packed.jsonl.gz").write_bytes(packed)
-    small.change(sources__own__max_quarantined=1.0)
-    small.run("tasks.ingest", "own")
-    found = small.metrics("ingest-own")
-    documents = list(read_documents(small.root / "artifacts/corpus/raw/own.parquet"))
-    assert found["records_read"] == found["documents"] + found["quarantined"] == len(documents) + len(kept(small))
-    assert found["quarantined"] == sum(v for name, v in found.items() if name.startswith("quarantined_"))
-    assert found["quarantined_damaged_file"] == 26
-    assert found["quarantined_duplicate_id"] > 99
-
-
 def test_a_full_disk_is_one_line_that_names_the_file_and_the_last_documents_stay(small):
     """The kernel refuses files of more than a kilobyte, as a full disk refuses all."""
     before = small.files()

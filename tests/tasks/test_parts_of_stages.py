@@ -9,7 +9,7 @@ import psutil
 import pytest
 from projects import Project, finish, source
 
-from plm_core.corpus import parts, tables
+from plm_core.corpus import document, tables
 from plm_core.corpus.document import Document, read_documents, write_documents
 from plm_core.corpus.removal import read_removals
 
@@ -19,21 +19,21 @@ import os
 import sys
 import time
 
-from plm_core.corpus import near, pairs, parts, pool
+from plm_core.corpus import document, minhash, pool
 from tasks.runtime.stage import main
 
-do = pool._Job._do
+do = pool._do
 
 
-def slowly(job, number):
+def slowly(*item):
     time.sleep(float(os.environ.get("SLOW", 0)))
-    do(job, number)
+    do(*item)
 
 
-pool._Job._do = slowly  # not in the processes that work for this one
-parts.PART_BYTES = 40_000
-near.ENTRIES_AT_ONCE = 500
-pairs.PAIRS_AT_ONCE = 20
+pool._do = slowly  # not in the processes that work for this one
+document.PART_BYTES = 40_000
+minhash.ENTRIES_AT_ONCE = 500
+minhash.PAIRS_AT_ONCE = 20
 task = getattr(importlib.import_module(f"tasks.{sys.argv[1]}"), sys.argv[2])
 del sys.argv[1:3]  # what follows is the task's
 main(task)
@@ -159,9 +159,9 @@ def test_what_of_the_examples_stands_in_any_part_of_the_text_is_found(small):
     shutil.rmtree(train)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "ROWS_AT_ONCE", 2)
-        patch.setattr(parts, "PART_BYTES", 20_000)
+        patch.setattr(document, "PART_BYTES", 20_000)
         write_documents(train, documents)
-        assert len(parts.pieces_of(train)) > 2
+        assert len(document.pieces_of(train)) > 2
     small.run("tasks.slices", "next")
     found = (small.root / "artifacts/slices/next.csv").read_bytes()
     (small.root / "artifacts/slices/next.csv").unlink()

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from plm_core.benchmarks.examples import SPLITS, Example
 from plm_core.config import UserError
-from plm_core.corpus.document import Document, read_documents
+from plm_core.corpus.document import Document, read_documents, some_of
 from plm_core.corpus.normalize import paragraphs, shortened, words_of
-from plm_core.corpus.parts import some_of
 
 MIN_WORDS, MAX_WORDS = 15, 200
 """The fewest and the most words of a paragraph: a shorter one says too little, a longer one exceeds a small context."""

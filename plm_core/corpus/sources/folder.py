@@ -10,16 +10,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from plm_core.config import UserError, listed, section
-from plm_core.corpus.document import Document
-from plm_core.corpus.lines import COMPRESSIONS
-from plm_core.corpus.parts import in_parts, least_bytes
+from plm_core.corpus.document import Document, in_parts, least_bytes
 from plm_core.corpus.quarantine import Quarantined, Refused
-from plm_core.corpus.records import FORMATS, READABLE, Record, format_of, records
-from plm_core.corpus.sources.fields import documents_of
-from plm_core.corpus.sources.source import Records
+from plm_core.corpus.records import COMPRESSIONS, FORMATS, READABLE, Record, format_of, records
+from plm_core.corpus.sources.source import Records, documents_of
 
 MOST_PARTS = 64
 """The most parts of a source: if ids are not in file order, all are open while they are joined."""
+EVERY = "**/*"
 
 
 @section
@@ -28,7 +26,7 @@ class Folder(Records):
 
     license: str | None = None
     """The licence of the text, for the dataset card."""
-    pattern: str = "**/*"
+    pattern: str = EVERY
     """Which files are read, such as ``**/*.jsonl.gz``; ``**`` matches any subfolders."""
     formats: list[Literal["txt", "jsonl", "csv", "tsv", "parquet"]] = field(default_factory=list)
     """Which formats are read, compressed or not; []: all."""
@@ -59,20 +57,28 @@ class Folder(Records):
         root = Path(self.input)
         if not root.exists():
             raise UserError(f"{root}: does not exist; expected a file or a folder (input of the source)")
-        below = [] if root.is_file() else sorted(root.rglob("*"))
-        for link in below:
-            if link.is_symlink() and link.is_dir():
-                warnings.warn(f"{link}: a link to a folder, which is not followed; make it a source", stacklevel=2)
-        every = [path for path in below if path.is_file()]
-        if hidden := [name for path in every if (name := _hidden(path, root))]:
+        formats = {f".{kind}" for kind in self.formats} or set(FORMATS)
+        files, hidden, others = [], [], []
+        for path in [root] if root.is_file() else sorted(root.rglob("*")):
+            if path.is_symlink() and path.is_dir():
+                warnings.warn(f"{path}: a link to a folder, which is not followed; make it a source", stacklevel=2)
+            if not path.is_file():
+                continue
+            if name := _hidden(path, root):
+                hidden.append(name)
+            elif not (kind := format_of(path)):
+                others.append(_kind(path))
+            elif kind in formats:
+                files.append(path)
+        if self.pattern != EVERY and root.is_dir():  # which may also lead through links
+            found = sorted(path for path in root.glob(self.pattern) if path.is_file())
+            files = [path for path in found if format_of(path) in formats and not _hidden(path, root)]
+        if hidden:
             names = listed(sorted(set(hidden)))
             warnings.warn(f"{root}: {len(hidden)} hidden files are not read ({names})", stacklevel=2)
-        if others := [_kind(path) for path in every if not _hidden(path, root) and not format_of(path)]:
+        if others and root.is_dir():
             what = f"files of other kinds are not read ({listed(sorted(set(others)))}). {READABLE}"
             warnings.warn(f"{root}: {len(others)} {what}", stacklevel=2)
-        chosen = [root] if root.is_file() else sorted(path for path in root.glob(self.pattern) if path.is_file())
-        formats = {f".{kind}" for kind in self.formats} or set(FORMATS)
-        files = [path for path in chosen if format_of(path) in formats and not _hidden(path, root)]
         if not files:
             where = f"input of the source, pattern {self.pattern!r}, formats {listed(sorted(formats))}"
             raise UserError(f"{root}: nothing to read in it ({where}). {READABLE}")

@@ -9,8 +9,7 @@ from plm_core.corpus.document import Document
 from plm_core.corpus.hub import HubPin, hub_rows, read_pin
 from plm_core.corpus.quarantine import Quarantined
 from plm_core.corpus.records import Record, within
-from plm_core.corpus.sources.fields import documents_of
-from plm_core.corpus.sources.source import Records
+from plm_core.corpus.sources.source import Records, documents_of
 
 
 @section

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from plm_core.corpus.near import Duplicates, find_duplicates, write_index
+from plm_core.corpus.minhash import Duplicates, find_duplicates, write_index
 from plm_core.corpus.pool import Pool
 from plm_core.sections.deduplicate import Similarity
 

@@ -8,7 +8,7 @@ import pytest
 from searches import search
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.near import Similarity
+from plm_core.corpus.minhash import Similarity
 from plm_core.corpus.sources import SOURCES, open_source
 
 MANIFEST = "plm_core/corpus/sources/bible.json"

@@ -149,12 +149,6 @@ def test_cleaning_a_clean_corpus_changes_nothing(documents, config):
     assert not any(cleaned.removals for cleaned in twice)
 
 
-@given(CORPORA, CONFIGS, st.randoms(use_true_random=False))
-def test_the_order_of_the_documents_does_not_matter(documents, config, random):
-    found = {d.id: clean_document(d, config) for d in random.sample(documents, len(documents))}
-    assert found == {d.id: clean_document(d, config) for d in documents}
-
-
 def test_a_removal_says_what_was_measured_and_what_was_allowed():
     config = CleanConfig(
         paragraphs={"words": Bounds(min=2, max=4), "alphabetic_word_share": Bounds(min=0.7)},

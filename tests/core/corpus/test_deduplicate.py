@@ -6,12 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plm_core.corpus import parts as module
+from plm_core.corpus import document as module
 from plm_core.corpus import tables
 from plm_core.corpus.deduplicate import DeduplicateConfig, deduplicate, without_repeats
-from plm_core.corpus.document import Document, write_documents
+from plm_core.corpus.document import Document, parts_of, write_documents
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
-from plm_core.corpus.parts import parts_of
 from plm_core.corpus.pool import Pool
 
 WORDS = [f"w{i}" for i in range(500)]
@@ -82,15 +81,6 @@ def test_a_removed_document_does_not_take_the_paragraphs_of_others(tmp_path_fact
     found = run(documents, tmp_path_factory)
     assert found[1].removals[0].rule == "near_duplicate"
     assert found[2].document == documents[2]
-
-
-def test_documents_may_all_be_kept_on_one_side(tmp_path_factory):
-    documents = [document(name, paragraph(1), paragraph(2)) for name in "abc"]
-    found = run(documents, tmp_path_factory, documents="same_side", paragraphs="off")
-    assert [d.document for d in found] == documents
-    assert {d.group for d in found} == {"a"}
-    off = run(documents, tmp_path_factory, documents="off", paragraphs="off")
-    assert [(d.document, d.group, d.removals) for d in off] == [(d, d.id, []) for d in documents]
 
 
 PARAGRAPHS = st.sampled_from([paragraph(i, length) for i in range(4) for length in (3, 60)] + [paragraph(1, changed=1)])

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from plm_core.config import UserError
 from plm_core.corpus.document import Document, merge_documents, read_documents, write_documents
-from plm_core.corpus.tables import ROWS_AT_ONCE
 
 METADATA = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3)
 
@@ -18,18 +17,6 @@ def test_documents_come_back_as_they_were_written(tmp_path_factory, documents):
     path = tmp_path_factory.mktemp("documents") / "x.parquet"
     assert write_documents(path, iter(documents)) == len(documents)
     assert list(read_documents(path)) == documents
-
-
-@pytest.mark.parametrize("count", [0, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 7, 3 * ROWS_AT_ONCE])
-def test_no_document_is_lost_between_two_groups_of_rows(tmp_path, count):
-    assert write_documents(tmp_path / "x.parquet", (Document(str(i), "t", "s") for i in range(count))) == count
-    assert [d.id for d in read_documents(tmp_path / "x.parquet")] == [str(i) for i in range(count)]
-
-
-def test_equal_documents_give_equal_bytes(tmp_path, documents):
-    for name in ("a", "b"):
-        write_documents(tmp_path / name, documents)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def other_tables(path):

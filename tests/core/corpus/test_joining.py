@@ -5,13 +5,12 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_core.corpus import parts, tables
-from plm_core.corpus.document import Document, read_documents
+from plm_core.corpus import document, ingest, tables
+from plm_core.corpus.document import Document, parts_of, read_documents
 from plm_core.corpus.ingest import COUNTS, DOCUMENTS, join_part, read_part, refused
-from plm_core.corpus.parts import parts_of
 
 
 class Listed:
@@ -43,8 +42,9 @@ def ingested(folder, sources):
 FILES = st.lists(st.lists(st.sampled_from("abcd"), max_size=12), min_size=1, max_size=4)
 
 
-@given(FILES, st.integers(1, 2000))
-def test_of_documents_with_one_id_the_first_is_kept_and_the_others_are_quarantined(tmp_path_factory, files, size):
+@settings(deadline=None)
+@given(FILES, st.integers(1, 2000), st.integers(1, 6000))
+def test_of_documents_with_one_id_the_first_is_kept_and_the_others_are_quarantined(tmp_path_factory, files, size, held):
     sources = [
         [Document(name, f"{number}-{i}", f"{number}:{i}") for i, name in enumerate(ids)]
         for number, ids in enumerate(files)
@@ -53,8 +53,11 @@ def test_of_documents_with_one_id_the_first_is_kept_and_the_others_are_quarantin
     first = {document.id: document for document in reversed(every)}
     others = sorted((d.source, "duplicate_id", d.id) for d in every if d not in first.values())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "PART_BYTES", size)
+        patch.setattr(document, "PART_BYTES", size)
         patch.setattr(tables, "ROWS_AT_ONCE", 2)
+        # Some are sorted in memory, others in files, of which a few at a time are merged.
+        patch.setattr(ingest, "CHARACTERS_AT_ONCE", held)
+        patch.setattr(ingest, "MOST_RUNS", 2)
         kept, away, counts = ingested(tmp_path_factory.mktemp("ingest"), sources)
     texts = [first[name].text for name in sorted(first)]
     assert [(each.id, each.source) for each in kept] == [(f"own/{name}", "own") for name in sorted(first)]

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError
-from plm_core.corpus import parts as module
+from plm_core.corpus import document as module
 from plm_core.corpus import tables
-from plm_core.corpus.document import Document, Texts, read_documents, write_documents
-from plm_core.corpus.parts import gather, parts_of, pieces_of, some_of
+from plm_core.corpus.document import Document, Texts, parts_of, pieces_of, read_documents, some_of, write_documents
+from plm_core.corpus.tables import gather
 
 DOCUMENTS = st.dictionaries(st.text(max_size=3), st.integers(0, 300), min_size=1, max_size=60)
 
@@ -100,19 +100,11 @@ def test_a_table_may_be_a_folder_of_files_and_is_read_in_their_order(tmp_path):
     assert list(read_documents(tmp_path / "part-0.parquet")) == documents[:10]
 
 
-def test_a_table_without_a_row_has_its_columns(tmp_path):
-    write_documents(tmp_path / "none.parquet", [])
-    gather([tmp_path / "none.parquet"] * 3, tmp_path / "all.parquet")
-    assert pq.read_table(tmp_path / "all.parquet").column_names == ["id", "text", "source", "metadata"]
-    (part,) = parts_of([tmp_path / "all.parquet"])
-    assert list(part.documents()) == []
-
-
 def test_where_files_cannot_be_linked_they_are_copied(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(1, "Operation not permitted")
 
-    monkeypatch.setattr(module.os, "link", refuse)
+    monkeypatch.setattr(tables.os, "link", refuse)
     write_documents(tmp_path / "x.parquet", [Document("a", "text", "s")])
     gather([tmp_path / "x.parquet"], tmp_path / "all.parquet")
     assert list(read_documents(tmp_path / "all.parquet")) == [Document("a", "text", "s")]

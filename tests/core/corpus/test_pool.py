@@ -1,9 +1,7 @@
 """A pool does every item once and whole, whoever is killed; and what one process cannot do, all hear of."""
 
 import os
-import pickle
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -50,9 +48,7 @@ def test_every_item_is_done_once_and_comes_in_order(tmp_path, cores):
     assert len(processes) <= cores
     assert (len(processes) > 1) == (cores > 1)
     left = {path.name for path in (tmp_path / "pool/squares").iterdir()}
-    claims = {name for name in left if name.endswith(".claim")}
-    assert left - claims == {"job.pickle", *(f"{n:06d}" for n in range(12))}
-    assert len(claims) < cores  # another process may be ended between its last result, which is whole, and its claim
+    assert left == {pools.JOB, pools.LOCKS, *(f"{n:06d}" for n in range(12))}
 
 
 def test_help_is_asked_for_when_there_is_more_to_do_than_processes(tmp_path):
@@ -98,7 +94,6 @@ def test_who_asks_again_after_a_kill_has_only_done_what_was_not(tmp_path, projec
     assert squares(results) == [n**2 for n in range(8)]
     # One was half done.
     assert begun(log)[0] == items + list(range(items[-1], 8))
-    assert not list((tmp_path / "pool").glob("*/*.claim"))
 
 
 def test_a_process_that_is_killed_costs_what_it_had_in_hand(tmp_path, project):
@@ -123,55 +118,26 @@ def test_processes_end_with_the_one_that_asked(tmp_path, project):
     wait_for(lambda: not Path(f"/proc/{other}").exists() or "Z" in Path(f"/proc/{other}/stat").read_text().split()[2])
 
 
-def test_a_process_that_is_started_by_one_that_is_no_more_ends(tmp_path, project):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    command = [sys.executable, "-m", "plm_core.corpus.pool", str(tmp_path / "pool"), "1", str(gone.pid)]
-    assert subprocess.run(command, cwd=project).returncode == 0
+HOLDS = """
+import fcntl, sys, time
+from pathlib import Path
+file = Path(sys.argv[1]).open("a")
+fcntl.lockf(file, fcntl.LOCK_EX, 1, int(sys.argv[2]))
+print("locked", flush=True)
+time.sleep(3600)
+"""
 
 
-def claimed(tmp_path, monkeypatch, age, who="elsewhere.17.1"):
-    """A job of one item that a process, by default of another machine, has claimed so many seconds ago."""
-    monkeypatch.setattr(pools, "LOST_S", 5.0)
-    claim = tmp_path / "pool/squares/000000.claim"
-    claim.parent.mkdir(parents=True)
-    claim.write_text(who)
-    os.utime(claim, (time.time() - age,) * 2)
-    return claim
-
-
-@pytest.mark.parametrize(
-    ("who", "age"),
-    [("elsewhere.17.1", 6), (f"{socket.gethostname()}.{os.getpid()}.1", 0)],
-    ids=["another machine, long ago", "this one, a process whose number is in use again"],
-)
-def test_what_nobody_works_on_any_more_is_taken_over(tmp_path, monkeypatch, who, age):
-    claimed(tmp_path, monkeypatch, age, who)
-    results = Pool(tmp_path / "pool", 1).map("squares", square, [(3, 0, tmp_path / "log")])
-    assert squares(results) == [9]
-
-
-@pytest.mark.parametrize("who", ["elsewhere.17.1", "", pools._me()], ids=["another machine", "not told yet", "alive"])
-def test_what_is_being_worked_on_is_left_to_who_does(tmp_path, monkeypatch, who):
-    claim = claimed(tmp_path, monkeypatch, age=0, who=who)
-    (claim.parent / pools.JOB).write_bytes(pickle.dumps((square, [(3, 0, tmp_path / "log")])))
-    job = pools._Job(claim.parent)
-    assert job.step() is pools._Did.NOTHING
-    assert not (tmp_path / "log").exists()
-    # It has done it.
-    (claim.parent / "000000").mkdir()
-    assert job.step() is pools._Did.ALL
-
-
-def test_a_claim_stays_young_for_as_long_as_its_process_works(tmp_path, monkeypatch):
-    monkeypatch.setattr(pools, "KEEP_S", 0.05)
-    with pools._claimed(tmp_path / "x.claim") as mine:
-        assert mine
-        os.utime(tmp_path / "x.claim", (0, 0))
-        wait_for(lambda: (tmp_path / "x.claim").stat().st_mtime > 0)
-        with pools._claimed(tmp_path / "x.claim") as again:
-            assert not again
-    assert not (tmp_path / "x.claim").exists()
+def test_an_item_of_a_machine_that_is_silent_is_done_again(tmp_path, monkeypatch):
+    (tmp_path / "pool/squares").mkdir(parents=True)
+    command = [sys.executable, "-c", HOLDS, str(tmp_path / "pool/squares" / pools.LOCKS), "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as silent:
+        assert silent.stdout.readline() == b"locked\n"
+        monkeypatch.setattr(pools, "PATIENCE_S", 0.5)
+        results = Pool(tmp_path / "pool", 1).map("squares", square, [(n, 0, tmp_path / "log") for n in range(3)])
+        silent.kill()
+    assert squares(results) == [0, 1, 4]
+    assert begun(tmp_path / "log")[0] == [0, 2, 1]
 
 
 def test_other_processes_may_come_first_and_serve_one_job_after_the_other(tmp_path, project):

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.quarantine import Quarantined, Refused, quarantine_writer, quarantined
+from plm_core.corpus.quarantine import Quarantined, Refused, quarantined
 from plm_core.corpus.sources import SOURCES, open_source
 
 BOM = b"\xef\xbb\xbf"
@@ -288,16 +288,6 @@ def test_everything_that_is_kept_of_a_bad_record_is_short_printable_text(tmp_pat
     long = quarantined("x:1", Refused("r", "\ud800\n" * 999), "")
     assert len(long.detail) == 200
     assert long.detail.isprintable()
-
-
-@pytest.mark.parametrize("count", [0, 1, 3000])
-def test_quarantined_records_come_back_from_their_file(tmp_path, count):
-    records = [Quarantined(f"x:{i}", "broken_json", "ä", "é") for i in range(count)]
-    with quarantine_writer(tmp_path / "q.jsonl") as refuse:
-        for record in records:
-            refuse(record)
-    lines = (tmp_path / "q.jsonl").read_text().splitlines()
-    assert [Quarantined(**json.loads(line)) for line in lines] == records
 
 
 ROWS = [{"key": f"k{i}", "text": f"{i} \u00e4 \U0001f600 " + "word " * i, "by": "A,\n"} for i in range(7)]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_core.config import UserError, choose
-from plm_core.corpus import parts
+from plm_core.corpus import document
 from plm_core.corpus.document import Document
 from plm_core.corpus.sources import SOURCES, folder, open_source
 
@@ -102,7 +102,7 @@ def test_a_document_comes_with_the_place_where_it_stands(tmp_path):
 
 
 def test_parts_are_the_files_in_their_order_and_hold_what_the_whole_holds(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "PART_BYTES", 50)
+    monkeypatch.setattr(document, "PART_BYTES", 50)
     for number in range(9):
         (tmp_path / f"{number}.txt").write_text("x" * (10 * number + 1))
     source = SOURCES["folder"](str(tmp_path))

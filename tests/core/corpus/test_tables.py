@@ -1,16 +1,11 @@
 """Rows reach the disk a few at a time and come back as they were; a table is whole or absent."""
 
-import subprocess
-import sys
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import UserError
-from plm_core.corpus.document import write_documents
 from plm_core.corpus.removal import Removal, read_removals, removal_writer
 from plm_core.corpus.tables import CHARACTERS_AT_ONCE, ROWS_AT_ONCE, read_rows, row_writer
 
@@ -74,48 +69,3 @@ def test_what_fails_while_rows_are_written_leaves_the_old_table(tmp_path):
         write_and_fail()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_another_table_is_named_with_what_it_has(tmp_path, documents):
-    write_documents(tmp_path / "x.parquet", documents)
-    with pytest.raises(UserError, match=r"x\.parquet: has the columns id \(string\), .*; expected document "):
-        list(read_removals(tmp_path / "x.parquet"))
-    pq.write_table(pa.table({"text": [7]}), tmp_path / "y.parquet")
-    with pytest.raises(UserError, match=r"text \(int64\); expected text \(string\)"):
-        list(read_rows(tmp_path / "y.parquet", SCHEMA))
-
-
-PEAK = """
-import sys
-from pathlib import Path
-from plm_core.corpus.document import Document, merge_documents, write_documents
-
-def peak():
-    line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-    return int(line.split()[1]) // 1024
-
-def through(folder, count):
-    files = [Path(folder, f"{name}.parquet") for name in "ab"]
-    for file in files:
-        texts = (f"{i:06d} " * 2000 for i in range(count))
-        write_documents(file, (Document(f"{i:06d}{file.stem}", text, "s") for i, text in enumerate(texts)))
-    return write_documents(Path(folder, "merged.parquet"), merge_documents([(file, slice(None)) for file in files]))
-
-folder, held = sys.argv[1], []
-through(folder, 300)
-before = peak()
-written = through(folder, 5000)
-print(written, peak() - before)
-held = list(merge_documents([(Path(folder, "merged.parquet"), slice(None))]))
-print(peak() - before)
-"""
-
-
-def test_a_corpus_that_is_merged_and_written_is_never_held(project, tmp_path):
-    run = subprocess.run(
-        [sys.executable, "-c", PEAK, str(tmp_path)], cwd=project, capture_output=True, text=True, check=True
-    )
-    written, grown, held = map(int, run.stdout.split())
-    assert written == 10_000
-    assert grown < 40, "MB, while 140 MB of text passed"
-    assert held > 100, "the measurement sees what is held"

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from searches import search
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus import near, pairs
-from plm_core.corpus.near import Similarity
+from plm_core.corpus import minhash
+from plm_core.corpus.minhash import Similarity
 from plm_core.corpus.pool import Pool
-from plm_core.corpus.shingles import words
 
 VOCABULARY = [f"w{i}" for i in range(2000)]
 
@@ -95,44 +94,6 @@ def test_many_copies_cost_no_pair_of_all_with_all_and_are_one_group(tmp_path_fac
     assert (find(texts, tmp_path_factory).original == 0).all()
 
 
-def test_texts_that_have_half_of_a_key_in_common_are_no_copies(tmp_path, monkeypatch):
-    key = near._key
-    monkeypatch.setattr(near, "_key", lambda text: bytes(8) + key(text)[:8])
-    found = search(["one", "two", "ONE", "Two", "three"], tmp_path, Similarity())
-    assert found.original.tolist() == [0, 1, 0, 1, 4]
-
-
-@given(st.lists(st.integers(0, (1 << 64) - 1), max_size=200), st.integers(1, 9))
-def test_every_hash_and_every_pair_is_in_one_range(tmp_path_factory, numbers, most):
-    file = tmp_path_factory.mktemp("ranges") / "x.u64"
-    np.unique(np.array(numbers, dtype="<u8")).tofile(file)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near, "ENTRIES_AT_ONCE", most)
-        patch.setattr(pairs, "PAIRS_AT_ONCE", 3 * most)
-        patch.setattr(pairs, "SAMPLED", 3)
-        for ranges in (near._ranges(len(numbers)), pairs._ranges([file, file])):
-            assert [low for low, _ in ranges] == [0, *(high + 1 for _, high in ranges[:-1])]
-            assert ranges[-1][1] == (1 << 64) - 1
-            assert all(low <= high for low, high in ranges)
-            assert len(ranges) >= len(numbers) // (3 * most + 1)
-
-
-def test_copies_are_compared_with_nothing(tmp_path):
-    draw = random.Random(2)
-    one, other = " ".join(sentence(draw)), " ".join(sentence(draw))
-    found = search([one, other] + [one.upper()] * 50, tmp_path, Similarity())
-    assert found.original.tolist() == [0, 1] + [0] * 50
-    assert pairs.mapped(tmp_path / "pool/indexes-candidates/000000" / near.FIRST).tolist() == []
-
-
-def test_members_of_a_bucket_whose_first_is_near_none_are_compared_with_each_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(near, "_bands", lambda hashes, ends, config: np.ones((len(ends), config.bands), dtype="<u8"))
-    draw = random.Random(2)
-    tokens = sentence(draw)
-    texts = [" ".join(sentence(draw)) for _ in range(4)] + [" ".join([*tokens, f"copy{i}"]) for i in range(3)]
-    assert search(texts, tmp_path, Similarity()).original.tolist() == [0, 1, 2, 3, 4, 4, 4]
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.randoms(use_true_random=False))
 def test_groups_do_not_depend_on_the_order_of_texts(tmp_path_factory, shuffle):
@@ -158,10 +119,10 @@ def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monk
     draw = random.Random(11)
     texts = [text for pair in planted(draw, 300) for text in pair] + ["short", "Short", "", ""]
     whole = find(texts, tmp_path_factory)
-    monkeypatch.setattr(near, "ENTRIES_AT_ONCE", 50)
-    monkeypatch.setattr(near, "MOST_RANGES", 20)
-    monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", 100)
-    monkeypatch.setattr(pairs, "SAMPLED", 15)
+    monkeypatch.setattr(minhash, "ENTRIES_AT_ONCE", 50)
+    monkeypatch.setattr(minhash, "MOST_RANGES", 20)
+    monkeypatch.setattr(minhash, "PAIRS_AT_ONCE", 100)
+    monkeypatch.setattr(minhash, "SAMPLED", 15)
     found = find(texts, tmp_path_factory, parts=parts)
     assert (whole.original != np.arange(len(texts))).sum() > 200
     for name in ("original", "similarity", "exact"):
@@ -169,23 +130,17 @@ def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monk
 
 
 def test_more_texts_than_a_graph_can_number_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs.Shingles, "__len__", lambda _: 1 << 31)
+    monkeypatch.setattr(minhash.Index, "__len__", lambda _: 1 << 31)
     (tmp_path / "paragraphs").mkdir()
     with pytest.raises(
         UserError, match=r"^deduplicate.paragraphs: 2,147,483,648 of .*: set deduplicate.paragraphs: off"
     ):
-        near.find_duplicates(tmp_path / "paragraphs", Similarity(), Pool(tmp_path / "pool", 1))
+        minhash.find_duplicates(tmp_path / "paragraphs", Similarity(), Pool(tmp_path / "pool", 1))
 
 
 def test_no_text_and_no_words_are_nothing_special(tmp_path_factory):
     assert find([], tmp_path_factory).original.tolist() == []
     assert find(["..."], tmp_path_factory).original.tolist() == [0]
-
-
-def test_the_definition_of_the_test_is_that_of_the_code():
-    a, b = "the cat sat on the mat today", "a cat sat on the mat today"
-    one, other = (set(words([text]).shingles(5).hashes.tolist()) for text in (a, b))
-    assert len(one & other) / len(one | other) == jaccard(a, b) == 0.5
 
 
 @pytest.mark.parametrize(
