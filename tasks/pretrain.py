@@ -23,13 +23,13 @@ from plm_core.text.samplers import TokenRange, stream_seed
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
+from plm_core.training.callbacks.metrics import StepMetrics, Validation, best_report
+from plm_core.training.callbacks.speed_monitor import bytes_per_position
 from plm_core.training.device import prepare
-from plm_core.training.loop import best_report, train
-from plm_core.training.profiler import bytes_per_position
+from plm_core.training.loop import train
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import StepMetrics, Validation
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
 from tasks.runtime.launch import launch, nodes_wanted, ranks_wanted, tried_once

@@ -21,11 +21,11 @@ from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.samplers import items_at
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 TASKS = {
     "tags": GlueTask("ner", "token_classification", "", iob2(["PER", "LOC"]), ("entity_f1",), "entity_f1"),

@@ -10,9 +10,10 @@ from folds import CAUSAL, CONFIG, batch_at, plain, same
 
 from plm_core.config import UserError, from_dict
 from plm_core.objectives.loss import Loss
-from plm_core.training.anomalies import Diverged, judged
+from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor, Diverged
 from plm_core.training.config import AnomalyConfig
 from plm_core.training.loop import Stopped
+from plm_core.training.ranks import ALONE
 
 
 def policy(name, **more):
@@ -126,7 +127,7 @@ def test_weights_that_no_report_has_looked_at_are_not_saved_when_they_are_broken
 
 def test_a_rollback_when_the_time_is_over_still_ends_with_a_validated_step(start, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("plm_core.training.loop.perf_counter", lambda: now[0])
+    monkeypatch.setattr("plm_core.training.callbacks.time_budget.perf_counter", lambda: now[0])
 
     def slow(step):
         now[0] += 1.0
@@ -168,15 +169,16 @@ def test_a_spike_that_ends_a_run_is_said_to_be_one(start):
 
 
 def test_no_step_is_judged_by_too_few():
-    config, recent = AnomalyConfig("skip", sigmas=1.0, window=8), []
+    anomalies, recent = AnomalyConfig("skip", sigmas=1.0, window=8), []
+    judge = AnomalyMonitor(replace(CONFIG, anomalies=anomalies), ALONE, None).judge
     for _ in range(4):
-        assert judged(99.0 + len(recent) * 1e6, 1.0, recent, config) is None
-    assert "deviations" in judged(1e9, 1.0, recent, config)
-    assert "the gradient norm is" in judged(1.0, 7.0, recent, config)
-    assert judged(1.0, 1.0, recent, config) is None
+        assert judge(99.0 + len(recent) * 1e6, 1.0, recent) is None
+    assert "deviations" in judge(1e9, 1.0, recent)
+    assert "the gradient norm is" in judge(1.0, 7.0, recent)
+    assert judge(1.0, 1.0, recent) is None
     assert len(recent) == 5
     for _ in range(9):
-        judged(1.0, 1.0, recent, config)
+        judge(1.0, 1.0, recent)
     assert len(recent) == 8
 
 

@@ -15,9 +15,9 @@ from plm_core.models.xlnet import XLNetConfig
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
+from plm_core.training.callbacks.speed_monitor import SpeedMonitor, bytes_per_position, peak_memory
 from plm_core.training.device import Device
 from plm_core.training.flops import step_flops
-from plm_core.training.profiler import Profiler, bytes_per_position, peak_memory
 
 CPU = torch.device("cpu")
 SIZES = {"vocab_size": 307, "context": 29, "layers": 2, "heads": 3, "width": 24}
@@ -51,7 +51,7 @@ def causal(make_gpt, store):
 
 
 def profiler(model, loss_of, precision="float32", bfloat16=False, **options):
-    return Profiler(model, loss_of, Device(CPU, 1, bfloat16), precision, **options)
+    return SpeedMonitor(model, loss_of, Device(CPU, 1, bfloat16), precision, **options)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -90,7 +90,8 @@ def test_a_part_of_a_batch_is_as_good_as_the_whole(now, causal):
 
 def test_the_precision_that_counts_is_the_one_that_runs(monkeypatch, causal):
     asked = []
-    monkeypatch.setattr("plm_core.training.profiler.measured_flops", lambda device, precision: asked.append(precision))
+    measured = "plm_core.training.callbacks.speed_monitor.measured_flops"
+    monkeypatch.setattr(measured, lambda device, precision: asked.append(precision))
     for precision, able in [("float32", True), ("bfloat16", True), ("bfloat16", False)]:
         profiler(*causal[:2], precision, able).calibrate(causal[2])
     assert asked == ["float32", "bfloat16", "float32"]
@@ -131,7 +132,7 @@ def test_the_most_memory_is_that_of_this_process_and_not_of_the_one_that_started
     """The kernel begins a child's ru_maxrss with its parent's: a small stage of a large flow would look as large."""
     big = 1 << 30
     child = (
-        "import torch; from plm_core.training.profiler import peak_memory\n"
+        "import torch; from plm_core.training.callbacks.speed_monitor import peak_memory\n"
         "cpu = torch.device('cpu'); before = peak_memory(cpu)\n"
         "block = torch.ones(64 << 20, dtype=torch.uint8); after = peak_memory(cpu)\n"
         "del block; print(before, after, peak_memory(cpu))"

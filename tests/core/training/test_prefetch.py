@@ -6,7 +6,7 @@ import pytest
 import torch
 from folds import batch_at
 
-from plm_core.training.ahead import Ahead
+from plm_core.training.prefetch import Prefetch
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ def batches(made):
             raise OSError("step 3")
         return batch_at(step)
 
-    with Ahead(make, CPU) as ahead:
+    with Prefetch(make, CPU) as ahead:
         yield ahead
 
 
@@ -61,7 +61,7 @@ def test_an_error_is_raised_at_its_own_step(batches):
 
 
 def test_behind_the_last_step_nothing_is_made_and_no_thread_is_left(made):
-    with Ahead(lambda step: made.append((step, "")) or batch_at(step), CPU) as batches:
+    with Prefetch(lambda step: made.append((step, "")) or batch_at(step), CPU) as batches:
         batches(7, last=True)
     assert steps(made) == [7]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]

@@ -1,4 +1,4 @@
-"""The energy that a training run uses, by the machine's own counters. Used by the profiler.
+"""The energy that a training run uses, by the machine's own counters. Used by the speed monitor.
 
 On a GPU it is NVML's counter of the board; on a CPU, the RAPL counters of the packages (Intel SDM, volume 3, "Platform
 specific power management support"; AMD has the same) through Linux's powercap files, which only root can read on many
