@@ -123,7 +123,7 @@ def likelihoods(model: Any, questions: Sequence[Question], device: torch.device)
     for start in range(0, len(order), ROWS):
         batch = order[start : start + ROWS]
         ids = pad_sequence([torch.tensor(rows[row]) for row in batch], batch_first=True, padding_value=PAD)
-        hidden, _ = model.read(ids.to(device), keep=False)
+        hidden = model.read(ids.to(device))
         asked = [(place, number) for place, row in enumerate(batch) for number in wanted[row]]
         sums = _sums(model, hidden, [(place, len(sequences[n]), options[n]) for place, n in asked])
         for (_, number), nats in zip(asked, sums, strict=True):

@@ -238,7 +238,7 @@ def test_the_auxiliary_loss_is_the_language_models_on_the_examples(make_classifi
     model = make_classifier("gpt")
     language = sum(
         torch.nn.functional.cross_entropy(
-            model.backbone.logits(model.backbone.read(torch.tensor([ids]))[0])[0, :-1], torch.tensor(ids[1:])
+            model.backbone.logits(model.backbone.read(torch.tensor([ids])))[0, :-1], torch.tensor(ids[1:])
         )
         for ids in ([BOS, 9, 13, 7, CLS], [BOS, 5, CLS])
     )

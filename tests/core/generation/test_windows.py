@@ -57,7 +57,7 @@ def test_the_logits_are_those_of_the_model_read_plainly(models):
     expected = model.logits(model(torch.tensor([prompt]))[:, -1])
     torch.testing.assert_close(Decoding(model, "causal", True).logits([prompt]), expected)
     model, _ = models["transformer-xl"]
-    expected = model.logits(model.read(torch.tensor([prompt]))[0][:, -1])
+    expected = model.logits(model.read(torch.tensor([prompt]))[:, -1])
     torch.testing.assert_close(Decoding(model, "causal", True).logits([prompt]), expected)
     model, _ = models["xlnet"]
     for dummy in (MASK, 99):  # nobody sees what it says
@@ -102,9 +102,9 @@ def test_only_new_tokens_are_read_while_the_text_fits():
     counts = []
 
     class Counting(GPT):
-        def read(self, ids, attention_mask=None, state=None):
+        def states(self, ids, *more):
             counts.append(ids.shape[1])
-            return super().read(ids, attention_mask, state)
+            return super().states(ids, *more)
 
     reading = Decoding(Counting(GPTConfig(vocab_size=37, context=13, layers=1, heads=1, width=5)), "causal", True)
     for length in range(5, 31):
