@@ -5,31 +5,26 @@ specific power management support"; AMD has the same) through Linux's powercap f
 systems. Both count everything that runs there, not just this process. Without a counter there is no number.
 """
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 POWERCAP = Path("/sys/class/powercap")
-
-
-class Counter(NamedTuple):
-    """One of the machine's counters."""
-
-    read: Callable[[], float | None]
-    """Joules since some point in time; None if they cannot be read."""
-    around: float | None
-    """The number of joules at which it wraps around to zero; None if it does not."""
+Reading = list[tuple[float, float | None]]
+"""Of each counter the joules since some point in time, and the number at which it wraps around to zero, if it does."""
 
 
 class Energy:
     """Counts the joules of a GPU, or of all CPU packages of the machine."""
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
-        self._counters = _gpu(device) if device.type == "cuda" else _packages(powercap)
-        self._before = [counter.read() for counter in self._counters]
+        self._read = partial(_packages, powercap)
+        if device.type == "cuda":
+            # By its UUID, because CUDA and NVML may number GPUs differently.
+            uuid = str(torch.cuda.get_device_properties(device).uuid)
+            self._read = partial(_board, uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+        self._before = self._read()
 
     def joules(self) -> float | None:
         """Joules since the last call, or since creation; None if a counter is missing or cannot be read.
@@ -38,57 +33,45 @@ class Energy:
         goes unnoticed.
         """
         before = self._before
-        self._before = [counter.read() for counter in self._counters]
+        self._before = self._read()
+        if not before or len(before) != len(self._before):
+            return None
         total = 0.0
-        for old, new, (_, around) in zip(before, self._before, self._counters, strict=True):
-            if old is None or new is None or (new < old and around is None):
+        for (old, _), (new, around) in zip(before, self._before, strict=True):
+            if new < old and around is None:
                 return None
             total += new - old if around is None else (new - old) % around
-        return total if self._counters else None
+        return total
 
 
-def _packages(root: Path) -> list[Counter]:
-    """One counter for each CPU package; the domains within a package, and of the whole platform, are left out."""
-    counters = []
-    for domain in sorted(root.glob("intel-rapl:*")):
-        try:
-            if (domain / "name").read_text().startswith("package"):
-                around = int((domain / "max_energy_range_uj").read_text()) / 1e6
-                counters.append(Counter(partial(_microjoules, domain / "energy_uj"), around))
-        except (OSError, ValueError):
-            return []  # not all packages can be read, and a part of them would mislead
-    return counters
+def _packages(root: Path) -> Reading:
+    """The counter of each CPU package; the domains within a package, and of the whole platform, are left out.
 
-
-def _microjoules(file: Path) -> float | None:
-    """The content of a counter's file, in joules."""
+    Nothing if one cannot be read: a part of them would mislead.
+    """
     try:
-        return int(file.read_text()) / 1e6
+        domains = [d for d in sorted(root.glob("intel-rapl:*")) if (d / "name").read_text().startswith("package")]
+        files = [(d / "energy_uj", d / "max_energy_range_uj") for d in domains]
+        return [(int(now.read_text()) / 1e6, int(around.read_text()) / 1e6) for now, around in files]
     except (OSError, ValueError):
-        return None
+        return []
 
 
-def _gpu(device: torch.device) -> list[Counter]:
-    """The counter of a GPU."""
-    # By its UUID, because CUDA and NVML may number GPUs differently.
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
-    return [Counter(partial(_board, uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"), None)]
+def _board(uuid: str) -> Reading:
+    """NVML's counter of the GPU with this UUID, since its driver was loaded.
 
-
-def _board(uuid: str) -> float | None:
-    """NVML's counter of the GPU with this UUID, in joules since its driver was loaded.
-
-    None without NVML or its Python package, for GPUs older than Volta, and for parts of a GPU, which have no counter.
+    Nothing without NVML or its package, for GPUs older than Volta, and for parts of a GPU, which have no counter.
     """
     try:
         import pynvml
     except ImportError:
-        return None
+        return []
     try:
         pynvml.nvmlInit()
         try:
-            return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByUUID(uuid))) / 1e3
+            board = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            return [(int(pynvml.nvmlDeviceGetTotalEnergyConsumption(board)) / 1e3, None)]
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:
-        return None
+        return []

@@ -8,7 +8,7 @@ import torch
 
 from plm_core.config import UserError
 from plm_core.generation import SamplingConfig, continue_ids
-from plm_core.generation.decoding import Decoding, left_padded, window_start
+from plm_core.generation.decoding import Decoding, left_padded
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import EOS, MASK
@@ -113,17 +113,6 @@ def test_only_new_tokens_are_read_while_the_text_fits():
     assert counts == [5, *[1] * 8, 7, *[1] * 6, 7, *[1] * 6, 7, 1, 1]
 
 
-@pytest.mark.parametrize("window", [1, 2, 5, 13, 18, 64])
-def test_a_window_is_at_least_half_and_at_most_whole_and_jumps_only_when_full(window):
-    start = 0
-    for length in range(1, 5 * window + 9):
-        before, start = start, window_start(start, length, window)
-        assert length - start <= window
-        if start != before:
-            assert length - before == window + 1
-            assert length - start == (window + 1) // 2
-
-
 @torch.no_grad()
 def test_of_a_long_prompt_as_much_is_read_as_fits(each):
     """At first; the next token makes it outgrow the window."""
@@ -137,13 +126,6 @@ def test_of_a_long_prompt_as_much_is_read_as_fits(each):
     for kept in (window, window - 1):
         first = Decoding(*each, True).logits([other[: 29 - kept] + text[29 - kept : 29]])
         assert torch.equal(first, Decoding(*each, True).logits([text[:29]])) == (kept == window)
-
-
-def test_rows_are_padded_on_the_left():
-    ids, attention_mask = left_padded([[9, 13], [7, 8, 9, 10], [5]], torch.device("cpu"))
-    assert ids.tolist() == [[0, 0, 9, 13], [7, 8, 9, 10], [0, 0, 0, 5]]
-    assert attention_mask.tolist() == [[False, False, True, True], [True] * 4, [False, False, False, True]]
-    assert left_padded([[9, 13], [7, 8]], torch.device("cpu"))[1] is None
 
 
 def test_a_masked_model_is_refused_and_the_message_says_what_there_is(models):

@@ -43,17 +43,6 @@ def test_each_batch_is_made_once_by_one_other_thread(batches, made):
     assert threading.current_thread().name not in {name for _, name in made}
 
 
-def test_the_next_batch_is_made_while_nobody_asks(batches, made):
-    batches(0)
-    batches._thread.submit(lambda: None).result()  # behind what was begun
-    assert steps(made) == [0, 1]
-
-
-def test_a_training_that_jumps_gets_the_batch_that_it_asks_for(batches):
-    for step in (5, 6, 5, 1, 9):
-        assert torch.equal(batches(step).inputs, batch_at(step).inputs)
-
-
 def test_an_error_is_raised_at_its_own_step(batches):
     assert torch.equal(batches(2).inputs, batch_at(2).inputs)
     with pytest.raises(OSError, match="step 3"):
