@@ -44,10 +44,10 @@ from plm_core.finetuning.scale import Scale
 from plm_core.objectives.loss import Batch
 from plm_core.shared import paths
 from plm_core.text.samplers import stream_seed
+from plm_core.training.callbacks.metrics import StepMetrics, Validation, best_report
 from plm_core.training.device import Device, prepare
-from plm_core.training.loop import best_report, train
+from plm_core.training.loop import train
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import StepMetrics, Validation
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
 from tasks.runtime.evidence import write_rows, write_sealed

@@ -4,7 +4,6 @@
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,17 +18,17 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.loss import Batch, Loss
 from plm_core.shared import paths
 from plm_core.text.cooccurrence import begin_as_asked
-from plm_core.text.samplers import TokenRange, stream_seed
+from plm_core.text.samplers import stream_seed
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
+from plm_core.training.callbacks.metrics import StepMetrics, Validation, best_report
+from plm_core.training.callbacks.speed_monitor import bytes_per_position
 from plm_core.training.device import prepare
-from plm_core.training.loop import best_report, train
-from plm_core.training.profiler import bytes_per_position
+from plm_core.training.loop import train
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import StepMetrics, Validation
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
 from tasks.runtime.launch import launch, nodes_wanted, ranks_wanted, tried_once
@@ -52,6 +51,7 @@ def pretrain(name: str) -> None:
     require_start(config, None, section)
     filled = {section: {**params.read(section), **sized(params.read(section), section)}}
     with stage(f"pretrain-{name}", [section], inputs, training=True, filled=filled, model=name) as run:
+        # The machine, the data, the model.
         device = prepare(beside=len(params.names("models")), deterministic=loop.deterministic)
         ranks = join()
         verify_checksums(paths.TOKENIZER)
@@ -72,78 +72,60 @@ def pretrain(name: str) -> None:
             )
         held_out = [part.to(device.device) for part in valid_set.held_out(config.valid_windows)]
 
+        # What the loop asks for.
         def batch_at(step: int) -> Batch:
             return train_set.share(loop.order_seed, step, ranks.rank, ranks.size)
 
+        def validate(evaluate: Evaluate) -> Validation:
+            """Mean nats per prediction; a batch may continue the previous one."""
+            losses: list[Loss] = []
+            for part in held_out:
+                losses.append(evaluate(part, losses[-1].carry if losses else None))
+            nll = sum(loss.nll.double() for loss in losses)
+            return Validation(float(nll / sum(loss.num_targets for loss in losses)))
+
         def documents(step: int) -> str:
-            return documents_read(stores[0], train_set.spans(loop.order_seed, step))
+            """Which documents the rows of a batch came from, for a message."""
+            spans = [span for row in train_set.spans(loop.order_seed, step) for span in row]
+            numbers = sorted({n for span in spans for n in stores[0].within(span.start, span.stop)})
+            return f"{len(numbers)} documents: {listed(stores[0].ids(numbers))}"
 
         folder = snapshots_folder(run, name, config)
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
-        training = partial(train, model, objective.loss, batch_at, mean_loss(held_out), loop, device, snapshots, ranks)
+        training = partial(train, model, objective.loss, batch_at, validate, loop, device, snapshots, ranks)
         costs = CostReport(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))
         reports = follow(training, loop.steps, run, section, documents, costs)
         weights = whole(model.state_dict(), ranks)
         if not ranks.first:
             return
-        lineage = checkpoint.Lineage(stores[0].digest, digest(params.read(section)), passed_over(reports))
-        described = described_by(config, model, tokenizer, best_report(reports), lineage)
+
+        # What is left of the run: the best weights with their description, the curve, the metrics.
+        best = best_report(reports)
+        description = checkpoint.CheckpointConfig(
+            format=checkpoint.FORMAT,
+            architecture=config.architecture,
+            objective=config.objective["name"],
+            model=vars(model.config),
+            tokenizer_sha256=tokenizer.sha256,
+            step=best.step,
+            valid_nats=float(best.valid_loss or 0.0),
+            lineage=checkpoint.Lineage(stores[0].digest, digest(params.read(section)), passed_over(reports)),
+        )
         made = paths.MODELS / name
         curve = paths.CURVES / f"{name}.csv"
-        identity = checkpoint.save(made, weights, tokenizer, described)
+        identity = checkpoint.save(made, weights, tokenizer, description)
         write_curve(curve, reports)
-        run.metrics |= results(weights, reports, described) | packing
+        run.metrics |= {
+            "parameters": sum(tensor.numel() for tensor in weights.values()),
+            "positions": sum(r.positions for r in reports),
+            "predictions": sum(r.predictions for r in reports),
+            "best_step": description.step,
+            "valid_loss": description.valid_nats,
+            "final_train_loss": next(r.loss for r in reversed(reports) if math.isfinite(r.loss)),
+        } | packing
         run.outputs += [made, curve]
         run.tracker.checkpoint(made, identity, run.metrics)
     snapshots.remove()
-
-
-def results(
-    weights: Mapping[str, torch.Tensor], reports: Sequence[StepMetrics], described: checkpoint.CheckpointConfig
-) -> dict[str, float | int]:
-    """The stage's metrics."""
-    return {
-        "parameters": sum(tensor.numel() for tensor in weights.values()),
-        "positions": sum(r.positions for r in reports),
-        "predictions": sum(r.predictions for r in reports),
-        "best_step": described.step,
-        "valid_loss": described.valid_nats,
-        "final_train_loss": next(r.loss for r in reversed(reports) if math.isfinite(r.loss)),
-    }
-
-
-def mean_loss(held_out: list[Batch]) -> Callable[[Evaluate], Validation]:
-    """The validation of a training run: mean nats per prediction; a batch may continue the previous one."""
-
-    def validate(evaluate: Evaluate) -> Validation:
-        losses: list[Loss] = []
-        for part in held_out:
-            losses.append(evaluate(part, losses[-1].carry if losses else None))
-        return Validation(float(sum(loss.nll.double() for loss in losses) / sum(loss.num_targets for loss in losses)))
-
-    return validate
-
-
-def documents_read(store: TokenStore, spans: list[list[TokenRange]]) -> str:
-    """Which documents the rows of a batch came from, for a message."""
-    numbers = sorted({n for row in spans for span in row for n in store.within(span.start, span.stop)})
-    return f"{len(numbers)} documents: {listed(store.ids(numbers))}"
-
-
-def described_by(
-    config: PretrainConfig, model: Any, tokenizer: Tokenizer, best: StepMetrics, lineage: checkpoint.Lineage
-) -> checkpoint.CheckpointConfig:
-    """The description of the checkpoint."""
-    return checkpoint.CheckpointConfig(
-        format=checkpoint.FORMAT,
-        architecture=config.architecture,
-        objective=config.objective["name"],
-        model=vars(model.config),
-        tokenizer_sha256=tokenizer.sha256,
-        step=best.step,
-        valid_nats=float(best.valid_loss or 0.0),
-        lineage=lineage,
-    )
 
 
 def run(name: str) -> None:

@@ -126,7 +126,7 @@ def likelihoods(model: Any, questions: Sequence[Question], device: torch.device)
     for start in range(0, len(order), ROWS):
         batch = order[start : start + ROWS]
         ids = pad_sequence([torch.tensor(rows[row]) for row in batch], batch_first=True, padding_value=PAD)
-        hidden, _ = model.read(ids.to(device), keep=False)
+        hidden = model.read(ids.to(device))
         asked = [(place, number) for place, row in enumerate(batch) for number in wanted[row]]
         predicted = [
             (place, len(sequences[n]) - len(options[n]) + i, token)

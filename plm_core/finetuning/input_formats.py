@@ -88,7 +88,7 @@ def _encoded(model: Any, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tens
 
 def _read_both_ways(model: Any, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
     attention_mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-    return model.read(ids, attention_mask, bidirectional=torch.ones_like(lengths, dtype=torch.bool))[0]
+    return model.read(ids, attention_mask, bidirectional=torch.ones_like(lengths, dtype=torch.bool))
 
 
 def _last(model: Any, states: Tensor, lengths: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ EXTRACT = InputFormat(
     # The question first, so that the text is read with it in mind.
     asked=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
     # Padding comes last, where no relevant position attends to it.
-    states=lambda model, ids, *_: model.read(ids, keep=False)[0],
+    states=lambda model, ids, *_: model.read(ids),
     summary=_last,
     projected=False,
     both_orders=True,

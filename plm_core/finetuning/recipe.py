@@ -7,8 +7,7 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from plm_core.config import Probability, section
-from plm_core.training.config import AnomalyConfig, LoopConfig, OptimizerConfig
-from plm_core.training.precision import Precision
+from plm_core.training.config import AnomalyConfig, LoopConfig, OptimizerConfig, Precision
 
 
 @section

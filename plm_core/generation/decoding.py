@@ -17,11 +17,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from plm_core.config import UserError
+from plm_core.generation.cache import KVCache
+from plm_core.models.decoder import Decoder
 from plm_core.models.xlnet import left_to_right
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import MASK, PAD
 
-Decoder = Callable[[Any, Tensor, Tensor | None, Any], tuple[Tensor, Any]]
+Reader = Callable[[Any, Tensor, Tensor | None, Any], tuple[Tensor, Any]]
 """``(model, ids, attention_mask, state)`` to the logits ``[B, V]`` of the token after ``ids`` [B, T], and a state to
 continue from. ``attention_mask`` [B, T] is false for padding (None: no padding); ``state`` is what the previous call
 returned, None at first."""
@@ -29,10 +31,11 @@ returned, None at first."""
 
 def causal(model: Any, ids: Tensor, attention_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
     """The next token of GPT, LLaMA and Transformer-XL: the last hidden state predicts it."""
-    *earlier, last = _pieces(ids, attention_mask, model.config.context)
-    for piece in earlier:
-        _, state = model.read(*piece, state)
-    hidden, state = model.read(*last, state)
+    if isinstance(model, Decoder):
+        state = state or KVCache(model)
+        return model.logits(state.read(ids, attention_mask)[:, -1]), state
+    for piece in _pieces(ids, attention_mask, model.config.context):
+        hidden, state = model.read_with_memory(*piece, state)
     return model.logits(hidden[:, -1]), state
 
 
@@ -44,7 +47,7 @@ def permutation(model: Any, ids: Tensor, attention_mask: Tensor | None, state: A
     state = model.empty_memory(len(ids), 0) if state is None else state
     *earlier, (part, kept) = _pieces(ids, attention_mask, model.config.context - 1)
     for piece in earlier:
-        _, state = model.read(*piece, state)
+        _, state = model.read_with_memory(*piece, state)
     kept = torch.ones_like(part, dtype=torch.bool) if kept is None else kept
     order = left_to_right(F.pad(kept, (0, 1), value=True))
     queries = torch.full_like(part[:, :1], part.shape[1])
@@ -68,7 +71,7 @@ class Decoding:
                 "(one that fills blanks does so in the report's samples): choose another with --model"
             )
         self.model, self.use_cache = model, use_cache
-        self.read: Decoder = resolve_name(decoder)
+        self.read: Reader = resolve_name(decoder)
         # A model with a memory sees further back than it reads at once.
         self.window = model.config.context + getattr(model.config, "memory", 0)
         self.device = next(model.parameters()).device

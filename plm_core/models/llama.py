@@ -7,18 +7,18 @@ from later models: query heads may share keys and values (Llama 2 and 3; Ainslie
 the token embedding (tied), as in the small models of Llama 3.2, in which the vocabulary has a large part of the
 weights.
 
-Shapes: B rows, T positions, P positions read before, D width, H heads, G key-value heads, S = D/H, V vocabulary.
+Shapes: B rows, T positions, D width, H heads, G key-value heads, S = D/H, V vocabulary.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, narrowed
-from plm_core.models.gpt import Cache, Pair, placed
-from plm_core.models.output import Output
+from plm_core.models.decoder import Decoder
 from plm_core.models.rotary import Angles, angles, rotate
 from plm_core.sections.models import LlamaConfig
 
@@ -40,17 +40,14 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.width, config.kv_heads * self.size, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, x: Tensor, by: Angles, attn_mask: Tensor | None, past: Pair | None) -> tuple[Tensor, Pair]:
-        """``[B, T, D]`` to ``[B, T, D]`` and the keys and values of all P + T positions, each ``[B, G, P + T, S]``.
-
-        ``by`` holds the rotations of the T positions; ``attn_mask`` [B, 1, T, P + T] is true where a position attends,
-        None for every position up to its own.
-        """
+    def forward(self, x: Tensor, by: Angles, attn_mask: Tensor | None, cache: Any = None) -> Tensor:
+        """``[B, T, D]`` to ``[B, T, D]``; ``by`` holds the rotations of the T positions, for the other arguments see
+        ``Decoder.states``."""
         q, k, v = (layer(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         # A key is rotated once, by its own position, and cached like that.
         q, k = rotate(q, by), rotate(k, by)
-        if past is not None:
-            k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
+        if cache is not None:
+            k, v = cache.extend(k, v)
         y = attend(
             q,
             shared(k, self.heads),
@@ -59,7 +56,7 @@ class Attention(nn.Module):
             causal=attn_mask is None,
             dropout=self.dropout if self.training else 0.0,
         )
-        return self.out(y.transpose(1, 2).flatten(2)), (k, v)
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
 def shared(x: Tensor, heads: int) -> Tensor:
@@ -81,16 +78,15 @@ class Block(nn.Module):
         self.up = nn.Linear(config.width, config.inner, bias=False)
         self.down = nn.Linear(config.inner, config.width, bias=False)
 
-    def forward(self, x: Tensor, by: Angles, attn_mask: Tensor | None, past: Pair | None) -> tuple[Tensor, Pair]:
-        """``[B, T, D]`` to ``[B, T, D]`` and the block's keys and values; for the arguments see ``Attention``."""
-        y, present = self.attention(self.norm_1(x), by, attn_mask, past)
-        x = x + y
+    def forward(self, x: Tensor, by: Angles, attn_mask: Tensor | None, cache: Any = None) -> Tensor:
+        """``[B, T, D]`` to ``[B, T, D]``; for the arguments see ``Attention``."""
+        x = x + self.attention(self.norm_1(x), by, attn_mask, cache)
         y = self.norm_2(x)
         # SwiGLU: Shazeer 2020, equation 6.
-        return x + self.down(F.silu(self.gate(y)) * self.up(y)), present
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
-class Llama(nn.Module):
+class Llama(Decoder):
     """The decoder: hidden states by ``read``, next-token logits by ``logits`` with the tied embedding."""
 
     def __init__(self, config: LlamaConfig) -> None:
@@ -101,45 +97,16 @@ class Llama(nn.Module):
         self.norm = nn.RMSNorm(config.width, eps=EPSILON)
         initialise(self)
 
-    def read(
-        self,
-        ids: Tensor,
-        attention_mask: Tensor | None = None,
-        state: Cache | None = None,
-        documents: Tensor | None = None,
-        bidirectional: Tensor | None = None,
-        keep: bool = True,
-    ) -> tuple[Tensor, Cache | None]:
-        """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
-
-        For the arguments and the ValueError see ``GPT.read``.
-        """
-        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional, keep)
+    def states(
+        self, ids: Tensor, positions: Tensor, attn_mask: Tensor | None, caches: Sequence[Any] | None = None
+    ) -> Tensor:
+        """Ids ``[B, T]`` to hidden states ``[B, T, D]``; for the arguments see ``Decoder``."""
         x = self.tokens(ids)
         by = angles(positions, self.config.width // self.config.heads, self.config.rope_base, x.dtype)
         x = narrowed(x)
-        pairs = []
-        for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
-            x, pair = block(x, by, attn_mask, past)
-            if seen is not None:
-                pairs.append(pair)
-        return self.norm(x), None if seen is None else Cache(seen, tuple(pairs))
-
-    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""
-        return self.read(ids, attention_mask, keep=False)[0]
-
-    def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
-        """Hidden states ``[B, T, D]`` for a task; there are no segments: examples hold a delimiter instead."""
-        return self(ids, attention_mask)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states ``[..., D]`` to logits ``[..., V]``."""
-        return self.output(hidden).logits()
-
-    def output(self, hidden: Tensor) -> Output:
-        """The output layer at hidden states ``[..., D]``: the token embedding (tied)."""
-        return Output(hidden, self.tokens.weight)
+        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+            x = block(x, by, attn_mask, cache)
+        return self.norm(x)
 
 
 def initialise(model: Llama) -> None:

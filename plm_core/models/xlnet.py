@@ -231,28 +231,33 @@ class XLNet(nn.Module):
                 g = block(g, k, v, query)
         return Hidden(self.drop(h), None if g is None else self.drop(g), torch.stack(states, dim=1))
 
-    def read(
+    def read(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Read from left to right: ids ``[B, T]`` to content states ``[B, T, D]`` that have seen ids up to their own.
+
+        ``attention_mask`` [B, T] is false for padding, which is never seen.
+        """
+        attention_mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask
+        return self(ids, left_to_right(attention_mask)).content
+
+    def read_with_memory(
         self,
         ids: Tensor,
         attention_mask: Tensor | None = None,
-        state: Memory | None = None,
+        memory: Memory | None = None,
         ends: Tensor | None = None,
-        keep: bool = True,
-    ) -> tuple[Tensor, Memory | None]:
-        """Read from left to right: ids ``[B, T]`` to content states ``[B, T, D]`` that have seen ids up to their own.
+    ) -> tuple[Tensor, Memory]:
+        """As ``read``, where ids continue the text of ``memory``, which the previous call returned, whole or shortened.
 
-        ``attention_mask`` [B, T] is false for padding, which is never seen. ``state`` is what the previous call
-        returned, whole or shortened; ids then continue that text. Where ``ends`` [B, T] is true, another document
-        begins, which sees that token and nothing before it. Without ``keep`` no state is returned.
+        Where ``ends`` [B, T] is true, another document begins, which sees that token and nothing before it.
 
         Raises:
             ValueError: as ``forward``.
         """
         attention_mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask
-        state = self.empty_memory(len(ids), 0) if state is None else state
+        memory = self.empty_memory(len(ids), 0) if memory is None else memory
         documents = None if ends is None else self.documents_between(ends, behind=True)
-        hidden = self(ids, left_to_right(attention_mask), memory=state, documents=documents)
-        return hidden.content, state.extended(hidden.states, attention_mask, documents) if keep else None
+        hidden = self(ids, left_to_right(attention_mask), memory=memory, documents=documents)
+        return hidden.content, memory.extended(hidden.states, attention_mask, documents)
 
     def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Content states ``[B, T, D]`` that have seen all ids, for a task; ``attention_mask`` [B, T] is false for

@@ -38,7 +38,7 @@ class Objective(ABC):
     input_format: ClassVar[str]
     """How examples are formatted for fine-tuning: a ``plm_core.finetuning.input_formats.InputFormat``."""
     decoder: ClassVar[str | None] = None
-    """How such a model predicts the next token: a ``plm_core.generation.decoding.Decoder``. None: it cannot continue
+    """How such a model predicts the next token: a ``plm_core.generation.decoding.Reader``. None: it cannot continue
     texts."""
     filler: ClassVar[str | None] = None
     """How such a model fills a blank: a ``plm_core.evaluation.cloze.Filler``. None: it cannot."""

@@ -100,15 +100,16 @@ class Causal(Objective):
         left: Carry | None = None
         if isinstance(batch, PackedCausalBatch):
             # Packed documents: no memory to pass on, each began in this row.
-            hidden, _ = model.read(batch.inputs, documents=batch.documents)
+            hidden = model.read(batch.inputs, documents=batch.documents)
         elif not self.streams:
             # Without memory the row is the whole context.
-            hidden, _ = model.read(batch.inputs, keep=False)
+            hidden = model.read(batch.inputs)
         else:
             assert isinstance(batch, CausalBatch)
             # Transformer-XL: reads the states of the previous row, and passes on those of this one, without a gradient.
             ends = batch.inputs == EOS if self.packing == "documents" else None
-            hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry), ends=ends)
+            before = model.memory_for(batch.begins, carry)
+            hidden, memory = model.read_with_memory(batch.inputs, memory=before, ends=ends)
             left = tuple(memory.last(model.config.memory))
         return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets, left)
 

@@ -97,7 +97,7 @@ class Hybrid(Causal):
         import torch
 
         assert isinstance(batch, HybridBatch)
-        hidden, _ = model.read(batch.inputs, documents=batch.documents, bidirectional=batch.bidirectional)
+        hidden = model.read(batch.inputs, documents=batch.documents, bidirectional=batch.bidirectional)
         targets = batch.targets
         weights = batch.weights[:, None].expand_as(targets)
         if hidden.device.type == "cpu" and not torch.compiler.is_compiling():

@@ -1,4 +1,4 @@
-"""A stopwatch with laps, on the clock of the device that does the work. Used by the loop's profiler.
+"""A stopwatch with laps, on the clock of the device that does the work. Used by the speed monitor.
 
 On a GPU the laps are events in its stream: work is queued there faster than it is done, so the host's clock would
 attribute the time of one lap to another. A lap does not wait for the device.

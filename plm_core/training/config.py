@@ -7,8 +7,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from plm_core.config import PositiveShare, Probability, Share, section
 from plm_core.text.samplers import stream_seed
-from plm_core.training.precision import Precision
 
+Precision = Literal["float32", "bfloat16"]
 DECAY_FRACTION = 0.2
 """A longer decay gains little (Hägele et al. 2024, section 3)."""
 MOMENTUM = 0.95

@@ -15,7 +15,6 @@ from torch import Tensor
 from plm_core.config import UserError
 from plm_core.shared.gpus import CLAIMED
 from plm_core.shared.limits import cores, number
-from plm_core.training.precision import Precision
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Device:
     bfloat16: bool
     """Whether the hardware multiplies bfloat16."""
 
-    def autocast(self, precision: Precision) -> AbstractContextManager[object]:
+    def autocast(self, precision: str) -> AbstractContextManager[object]:
         """Mixed precision for a forward pass: bfloat16 if requested and supported."""
         if precision == "bfloat16" and self.bfloat16:
             return torch.autocast(self.device.type, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Floating-point operations: how many a model needs and how many a device can do. Used by the profiler.
+"""Floating-point operations: how many a model needs and how many a device can do. Used by the speed monitor.
 
 Their ratio is MFU, model FLOPs utilisation: the operations per second that the model's definition needs over those that
 the device can do (Chowdhery et al. 2022, "PaLM", appendix B). As there, recomputation counts once, and attention counts
@@ -14,8 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from plm_core.objectives.loss import Batch
 from plm_core.training.clock import Clock
-from plm_core.training.compiling import LossOf
-from plm_core.training.precision import Precision
+from plm_core.training.parallelize import LossOf
 
 META = torch.device("meta")
 PRODUCTS = {"cpu": (512, 0.03), "cuda": (8192, 0.1)}
@@ -57,7 +56,7 @@ def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch) -> int:
 
 
 @torch.no_grad()
-def measured_flops(device: torch.device, precision: Precision) -> float:
+def measured_flops(device: torch.device, precision: str) -> float:
     """FLOP/s of this device in dense matrix products of this precision: the best of several runs.
 
     On a CPU they run on torch's threads in this process. The numbers are random, because a GPU multiplies zeros with

@@ -1,4 +1,4 @@
-"""The loop: state(t+1) = update(state(t), batch_at(t), rng_at(t)), as a generator of reports. No callbacks.
+"""The loop: state(t+1) = step(state(t), batch_at(t), rng_at(t)), as a generator of reports.
 
 Used by pretraining and fine-tuning. Shapes: see the objectives.
 """
@@ -7,23 +7,24 @@ import math
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 
 from torch import nn
 
 from plm_core.objectives.loss import Batch
 from plm_core.text.samplers import stream_seed
-from plm_core.training.ahead import Ahead
-from plm_core.training.anomalies import check_losses, go_back, tolerate
-from plm_core.training.blocks import recompute, unwrap, wrap
-from plm_core.training.compiling import LossOf, compile_blocks, compiled
+from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor
+from plm_core.training.callbacks.best_weights import BestWeights
+from plm_core.training.callbacks.metrics import Metrics, StepMetrics, Validation, best_report
+from plm_core.training.callbacks.speed_monitor import SpeedMonitor
+from plm_core.training.callbacks.time_budget import TimeBudget
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
-from plm_core.training.profiler import Profiler
-from plm_core.training.ranks import ALONE, Ranks, Shared
+from plm_core.training.parallelize import LossOf, parallelize, restore_blocks
+from plm_core.training.prefetch import Prefetch
+from plm_core.training.ranks import ALONE, Ranks, require_fit
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import State, StepMetrics, Validation, require_fit
-from plm_core.training.step import Evaluate, Setup, evaluate, rehearse, update
+from plm_core.training.state import RunState, TrainState
+from plm_core.training.step import Evaluate, TrainStep
 
 
 class Stopped(Exception):
@@ -63,127 +64,101 @@ def train(
         NotSaved: that state could not be saved.
     """
     require_fit(config, device, ranks)
-    some = batch_at(0)
-    setup = _set_up(model, loss_of, some, config, device, ranks)
-    state = State(model, config, ranks)
-    # The optimizer's state exists by now, so a snapshot has tensors to fill.
+    policy = config.anomalies.policy
+    every = config.snapshot_every
+
+    # The model: its operations are counted before blocks are recomputed, which would count twice, or weights sharded.
+    first_batch = batch_at(0)
+    speed = SpeedMonitor(model, loss_of, device, config.precision, ranks.size)
+    speed.calibrate(next(first_batch.split(config.accumulation)))
+    loss = parallelize(model, loss_of, next(first_batch.split(config.batch)), config, device, ranks)
+
+    # The state, each part with its owner. The optimizer's tensors exist from now on, for a snapshot to fill.
+    metrics = Metrics(ranks)
+    budget = TimeBudget(config)
+    anomalies = AnomalyMonitor(config, ranks, snapshots)
+    best = BestWeights(model, ranks)
+    state = TrainState(model, config, ranks)
+    run = RunState(state, metrics, budget, anomalies, best)
+    train_step = TrainStep(loss, config, device, ranks, speed, anomalies)
+
+    # Resume, or begin.
     if (saved := snapshots.find()) is not None:
-        state.restore(saved)
-        yield from state.reports
-    elif config.anomalies.policy == "rollback":
-        snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
-    rehearse(setup, state, some)
+        run.restore(saved)
+        yield from metrics.reports
+    elif policy == "rollback":
+        run.save(snapshots, every)
+    train_step.rehearse(state, first_batch)
+    budget.start()
+    ended = budget.ended(state.step)
+
     try:
-        with Ahead(batch_at, device.device) as batches:
-            yield from _steps(setup, state, batches, validate, snapshots, interrupted)
+        with Prefetch(batch_at, device.device) as batches:
+            while not ended:
+                # A step. What follows it, and what the caller does with a report, is not part of its time.
+                if not metrics.pending:
+                    speed.start()
+                step = state.step
+                number = anomalies.batch(step)
+                rate = budget.rate(step)
+                # A function of the step, and not of earlier draws, so that a resumed run draws the same.
+                seeds = partial(stream_seed, config.seed, "dropout", step)
+                result = train_step(state, batches(number, last=step + 1 == config.steps), rate, seeds)
+                metrics.pending.append(result)
+
+                # An anomaly: end the run, go on without the update, or go back.
+                rolled_back = False
+                if result.anomaly is not None:
+                    anomalies.tolerate(result.anomaly, step, number)
+                    if rolled_back := policy == "rollback":
+                        run.roll_back(snapshots, every)
+
+                # All processes agree on the time, and on whether to stop.
+                stop, seconds = ranks.all_reduce_max(interrupted(), budget.elapsed())
+                budget.update(state.step, seconds)
+                ended = budget.ended(state.step)
+                speed.lap("other")
+
+                # Once in a while: report, and validate.
+                report = None
+                if not rolled_back and (state.step % config.report_every == 0 or ended):
+                    metrics.settle()  # waits for the device, so that the meters read the full time of these steps
+                    throughput = speed.read(sum(done.positions for done in metrics.pending))
+                    throughput = replace(throughput, joules=ranks.total(throughput.joules))
+                    if policy == "stop":  # the other policies have checked each step before its update
+                        anomalies.check(metrics.losses(state.step))
+                    valid = None
+                    if state.step % config.valid_every == 0 or ended:
+                        model.eval()
+                        valid = validate(partial(train_step.evaluate, state))
+                        # One process decides for all: if the last bit differed, they would keep different weights.
+                        score = None if valid.score is None else ranks.broadcast(valid.score)
+                        valid = Validation(ranks.broadcast(valid.loss), score)
+                    if valid is not None and not math.isfinite(valid.loss):
+                        anomalies.tolerate(f"the validation loss is {valid.loss}", step, number, weights=True)
+                        run.roll_back(snapshots, every)
+                    else:
+                        passed = anomalies.batch(state.step) - state.step
+                        report = metrics.report(state.step, rate, passed, valid, throughput, first=speed.reads == 1)
+                        if valid is not None and best_report(metrics.reports) is report:
+                            best.keep(state.step)
+                # After a rollback the run has not ended, even if the time is up: the last step is always validated.
+                ended = ended and report is not None
+
+                # Once in a while: a snapshot. It includes the report, which a resumed run must not make again.
+                if report is not None:
+                    if state.step % every == 0 and not ended:
+                        run.save(snapshots, every)
+                    yield report
+
+                # Stop when asked to, with the state saved.
+                if stop and not ended:
+                    metrics.settle()
+                    anomalies.check(metrics.losses(state.step), alone=True)  # those that no report has checked yet
+                    run.save(snapshots, every)
+                    snapshots.wait()
+                    raise Stopped(state.step, stop)
     finally:
         snapshots.settle()
-        unwrap(model)
-    model.load_state_dict(state.best)
-
-
-def best_report(reports: list[StepMetrics]) -> StepMetrics:
-    """The report of the best validation (the first among equals), whose weights ``train`` leaves in the model."""
-
-    def rank(report: StepMetrics) -> float:
-        return -(report.valid_loss or 0.0) if report.valid_score is None else report.valid_score
-
-    return max((r for r in reports if r.valid_loss is not None), key=lambda r: (rank(r), -r.step))
-
-
-def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, device: Device, ranks: Ranks) -> Setup:
-    """Compile the loss and share it among processes as configured, and calibrate the profiler on ``some`` batch."""
-    profiler = Profiler(model, loss_of, device, config.precision, ranks.size)
-    # Before weights are sharded and blocks are recomputed, which would count twice.
-    profiler.calibrate(next(some.split(config.accumulation)))
-    if config.activation_checkpointing:
-        wrap(model, recompute)
-    faster = loss_of
-    if config.compile and ranks.sharding:
-        compile_blocks(model, device.device)
-    elif config.compile:
-        # The communication of several processes during the backward pass cannot be captured.
-        faster = compiled(loss_of, device.device, config.batch if ranks.size == 1 else None)
-    # Autocast on a CPU leaves norms in the dtype of their weights.
-    mixed = config.precision == "bfloat16" and device.bfloat16 and device.device.type == "cuda"
-    shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device), mixed)
-    return Setup(shared, config, device, ranks, profiler)
-
-
-def _steps(
-    setup: Setup,
-    state: State,
-    batches: Ahead,
-    validate: Callable[[Evaluate], Validation],
-    snapshots: Snapshots,
-    interrupted: Callable[[], int],
-) -> Generator[StepMetrics, None, None]:
-    """Run all steps: an update each, and at intervals a report, a validation and a snapshot."""
-    config = setup.config
-    ranks = setup.ranks
-    begun = perf_counter() - state.seconds
-    ended = state.ended
-    while not ended:
-        if not state.pending:
-            # Validation, snapshots and what the caller does with a report are not part of a step's time.
-            setup.profiler.start()
-        step, number, rate = state.step, state.batch, state.rate
-        # A function of the step, and not of earlier draws, so that a resumed run draws the same.
-        seeds = partial(stream_seed, config.seed, "dropout", step)
-        wrong = update(setup, state, batches(number, last=step + 1 == config.steps), rate, seeds)
-        if wrong is not None:
-            tolerate(wrong, step, number, state, snapshots)
-        moved = wrong is None or config.anomalies.policy == "skip"
-        if not moved:
-            go_back(state, snapshots)
-        # The clock is read only if there is a time budget: it is part of the state, and differs between runs.
-        stop, state.seconds = ranks.all_reduce_max(
-            interrupted(), 0.0 if config.minutes is None else perf_counter() - begun
-        )
-        setup.profiler.lap("other")
-        # A time budget counts from the end of the warm-up, which has its number of steps.
-        if state.step <= config.optimizer.warmup_steps:
-            state.warm = state.seconds
-        report = _report(setup, state, validate, snapshots, rate) if moved and state.report_due else None
-        # After a rollback the run has not ended, even if the time is up: the last step is always validated.
-        ended = state.ended and report is not None
-        if report is not None:
-            # After the report, which is part of the state: a resumed run must not report these steps again.
-            if state.step % config.snapshot_every == 0 and not ended:
-                snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
-            yield report
-        if stop and not ended:
-            state.settle()
-            check_losses(state, snapshots, alone=True)  # those that no report has checked yet
-            snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
-            snapshots.wait()
-            raise Stopped(state.step, stop)
-
-
-def _report(
-    setup: Setup, state: State, validate: Callable[[Evaluate], Validation], snapshots: Snapshots, rate: float
-) -> StepMetrics | None:
-    """The report of the steps since the last one; None if validation caused a rollback."""
-    config = setup.config
-    state.settle()  # waits for the device, so that the profiler reads the full time of these steps
-    positions = sum(done.positions for done in state.pending)
-    throughput = setup.profiler.read(positions)
-    throughput = replace(throughput, joules=setup.ranks.total(throughput.joules))
-    if config.anomalies.policy == "stop":  # the other policies have checked each step before its update
-        check_losses(state, snapshots)
-    valid = None
-    if state.step % config.valid_every == 0 or state.ended:
-        setup.shared.model.eval()
-        loss, score = validate(partial(evaluate, setup, state))
-        # One process decides for all: if the last bit differed, they would keep different weights.
-        tell = setup.ranks.broadcast
-        valid = Validation(tell(loss), None if score is None else tell(score))
-        if not math.isfinite(valid.loss):
-            last = (state.step - 1, state.batch - 1)
-            tolerate(f"the validation loss is {valid.loss}", *last, state, snapshots, weights=True)
-            go_back(state, snapshots)
-            return None
-    report = state.told(rate, valid, throughput, first=setup.profiler.reads == 1)
-    if valid is not None and best_report(state.reports) is report:
-        state.keep_best()
-    return report
+        restore_blocks(model)
+    model.load_state_dict(best.weights)

@@ -5,19 +5,18 @@ loss of its own rows, and the gradient is that of the whole batch.
 """
 
 import os
+import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from plm_core.config import UserError
-from plm_core.objectives.loss import Batch, Carry, Loss
-from plm_core.training.blocks import blocks_of
-from plm_core.training.compiling import LossOf
+from plm_core.training.config import LoopConfig
+from plm_core.training.device import Device
 
 Mode = Literal["ddp", "fsdp"]
 
@@ -95,85 +94,36 @@ ALONE = Ranks()
 """A process that trains by itself."""
 
 
-class Shared:
-    """The loss of a model, alone or shared with other processes."""
-
-    def __init__(
-        self, model: nn.Module, loss_of: LossOf, compiled: LossOf, ranks: Ranks, row: Batch, mixed: bool = False
-    ) -> None:
-        """``compiled`` is what a step runs, ``loss_of`` the original function, ``row`` a row of some batch.
-
-        With FSDP the parameters of the model become sharded (``DTensor``), in place. If ``mixed``, those of the blocks
-        are gathered in bfloat16, in which autocast would multiply them: half of the bytes.
-        """
-        self.model, self._loss_of, self._compiled, self._ranks = model, loss_of, compiled, ranks
-        self._wrapped: Any = None
-        if ranks.size > 1:
-            self._wrapped = (
-                _fsdp(model, loss_of, ranks.mesh, mixed)
-                if ranks.sharding
-                else _ddp(model, loss_of, compiled, row, ranks.size)
-            )
-
-    def loss(self, rows: Batch, carry: Carry | None) -> Loss:
-        """The loss on this process's rows; its gradients become those of all rows."""
-        return self._compiled(self.model, rows, carry) if self._wrapped is None else self._wrapped(rows, carry)
-
-    @torch.no_grad()
-    def evaluate(self, rows: Batch, carry: Carry | None) -> Loss:
-        """The loss on rows, without a gradient; with sharded weights every process has to call it."""
-        if self._ranks.sharding:
-            with torch.compiler.set_stance("force_eager"):  # as without sharding, whatever the number of rows
-                return self._wrapped(rows, carry)
-        return self._loss_of(self.model, rows, carry)
-
-    def add_gradient(self, loss: Loss, count: int) -> None:
-        """Add the gradient of the loss divided by ``count``, the predictions of the global batch."""
-        # DDP and FSDP take the mean over the processes.
-        (loss.nll * (self._ranks.size / count) if self._ranks.size > 1 else loss.nll / count).backward()
-
-    def part(self, last: bool) -> AbstractContextManager[object]:
-        """The context of a micro-batch: gradients are exchanged only with the last one, for all of them."""
-        return nullcontext() if last or self._wrapped is None or self._ranks.sharding else self._wrapped.no_sync()
+class Unfit(UserError):
+    """The batch does not fit the machine: its memory, or its processes."""
 
 
-def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch, ranks: int) -> Any:
-    from torch.nn.parallel import DistributedDataParallel
+def require_fit(config: LoopConfig, device: Device, ranks: Ranks) -> None:
+    """Raise Unfit if the processes cannot share the rows of a batch evenly, or would not compute alike.
 
-    # Unless weights are declared unused, DDP reorders its sums after a process's first step. With more than two numbers
-    # that changes the sum, and an interrupted run would have a different result.
-    unused = ranks > 2
-    if not unused:
-        # Whether the objective leaves weights without a gradient, such as those of segments. DDP's static_graph=True
-        # would find them by itself, but with micro-batches (no_sync) its gradients are wrong.
-        gradients = torch.autograd.grad(loss_of(model, row, None).nll, list(model.parameters()), allow_unused=True)
-        unused = any(gradient is None for gradient in gradients)
-    return DistributedDataParallel(_LossModule(model, compiled), find_unused_parameters=unused)
-
-
-def _fsdp(model: nn.Module, loss_of: LossOf, mesh: Any, mixed: bool) -> Any:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-
-    # The model chooses the dtype between blocks (blocks.narrowed); gradients are added up in float32.
-    lower = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    policy = lower if mixed else MixedPrecisionPolicy()
-    for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-        if hasattr(block, "keys"):  # XLNet calls it in addition to forward
-            register_fsdp_forward_method(block, "keys")
-    return fully_shard(_LossModule(model, loss_of), mesh=mesh)
-
-
-class _LossModule(nn.Module):
-    """The module that DDP and FSDP wrap: their hooks need ``forward``, but a loss calls other methods of a model."""
-
-    def __init__(self, model: nn.Module, loss_of: LossOf) -> None:
-        super().__init__()
-        self.model = model
-        self._loss_of = loss_of
-
-    def forward(self, batch: Batch, carry: Carry | None) -> Loss:
-        return self._loss_of(self.model, batch, carry)
+    With ddp, one without bfloat16 would train in float32 beside the others; with fsdp it would end or hang them. Other
+    differences between GPUs are a warning.
+    """
+    if config.batch % ranks.size:
+        raise Unfit(
+            f"batch: {config.batch} rows for {ranks.size} processes (PLM_RANKS, or torchrun); expected a multiple of "
+            f"{ranks.size}"
+        )
+    facts = {
+        "torch": torch.__version__,
+        "bfloat16": device.bfloat16 or config.precision != "bfloat16",
+        "device": torch.cuda.get_device_name() if device.device.type == "cuda" else "CPU",
+    }
+    gathered = ranks.gathered(facts)
+    for name in facts:
+        values = {str(other[name]): f"{other[name]} in process {rank}" for rank, other in enumerate(gathered)}
+        if len(values) == 1:
+            continue
+        difference = f"{name}: {', '.join(values.values())}"
+        if name != "device" or "CPU" in values:
+            raise Unfit(f"{difference}; expected the same in all processes, as on machines of one kind")
+        if ranks.first:
+            warnings.warn(f"{difference}: a step takes as long as the slower ones need", stacklevel=3)
 
 
 def join() -> Ranks:

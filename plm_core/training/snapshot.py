@@ -13,7 +13,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -29,36 +29,9 @@ from plm_core.training.ranks import ALONE, Ranks
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.staging import DefaultStager
 
-FORMAT = 2
 PROGRESS_FILE = "progress.json"
 FILE_BYTES = 1 << 26
 """The approximate size of a file, which is assembled in memory."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The part of the state that is not tensors."""
-
-    step: int
-    """Steps done."""
-    best_step: int
-    """The step of the best validation so far; 0 for none yet."""
-    accumulation: int
-    """Into how many micro-batches all processes together split a batch."""
-    seconds: float
-    """How long the run has taken; 0 unless it has a time budget."""
-    warm: float
-    """How many of these seconds the warm-up took."""
-    reports: list[dict[str, Any]]
-    """The reports so far."""
-    pending: list[tuple[float, float, int, int, bool]]
-    """The steps since the last report, as ``state.Done``."""
-    recent: list[tuple[float, float]]
-    """The losses and gradient norms that the next step is compared with."""
-    anomalies: list[int] = field(default_factory=list)
-    """The steps (from 1) at which something was wrong."""
-    rollbacks: list[tuple[int, int]] = field(default_factory=list)
-    """Pairs of a step (from 0) and how many more batches are skipped from there on."""
 
 
 class NotSaved(OSError):
@@ -70,7 +43,8 @@ class Saved:
     """A complete snapshot on the disk."""
 
     folder: Path
-    progress: Progress
+    progress: dict[str, Any]
+    """What of the state is no tensor, as ``Snapshots.save`` was given it."""
     ranks: Ranks
 
     def shapes(self, prefix: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
@@ -106,20 +80,23 @@ class Snapshots:
         # torch warns so whenever a single process saves or loads.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
 
-    def save(self, tensors: Mapping[str, Tensor], fixed: Mapping[str, Tensor], progress: Progress, every: int) -> None:
+    def save(
+        self, tensors: Mapping[str, Tensor], fixed: Mapping[str, Tensor], progress: Mapping[str, Any], every: int
+    ) -> None:
         """Begin to write a snapshot of ``tensors``, copied now, and ``fixed``, which no longer change.
 
+        ``progress`` is the rest of the state, as JSON: ``step``, ``rollbacks`` and whatever else belongs to it.
         Snapshots whose step is a multiple of ``every`` are periodic; the newest of them is kept as well. One that
         cannot be written causes a warning, and earlier ones stay: call ``wait`` to get an error. The state that was
         saved last is not written again.
         """
-        if self._newest == (newest := (progress.step, len(progress.rollbacks))):
+        step = progress["step"]
+        if self._newest == (newest := (step, len(progress["rollbacks"]))):
             return
         self.settle()
         copied = self._copied({name: tensor.detach() for name, tensor in tensors.items()})
         self._newest = newest
-        told = json.dumps({"format": FORMAT} | vars(progress))
-        self._writing = self._thread.submit(self._write, {**copied, **fixed}, progress.step, told, every)
+        self._writing = self._thread.submit(self._write, {**copied, **fixed}, step, json.dumps(progress), every)
 
     def _copied(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Copy tensors into reused buffers on the host, pinned if there is a GPU, and wait for the copy.
@@ -154,7 +131,7 @@ class Snapshots:
 
     def find(self, at_most: int | None = None, every: int = 1) -> Saved | None:
         """The newest complete snapshot (of a step up to ``at_most`` that is a multiple of ``every``), or None. One that
-        is damaged or has another format is removed with a warning, and the one before it is used."""
+        is damaged is removed with a warning, and the one before it is used."""
         self.settle()
         chosen = -1
         if self._ranks.first:
@@ -165,7 +142,6 @@ class Snapshots:
                     continue
                 try:
                     verify_checksums(folder)
-                    _read_progress(folder)
                 except UserError as error:
                     warnings.warn(f"snapshot not used: {error}", stacklevel=2)
                     shutil.rmtree(folder)
@@ -176,7 +152,7 @@ class Snapshots:
         if chosen < 0:
             return None
         folder = self.folder / _name(chosen)
-        return Saved(folder, _read_progress(folder), self._ranks)
+        return Saved(folder, json.loads((folder / PROGRESS_FILE).read_text()), self._ranks)
 
     def _clear_away(self) -> None:
         """Clean up after a crash: remove a partial snapshot, restore one that was about to be replaced."""
@@ -264,18 +240,6 @@ class Snapshots:
 
     def _folders(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
-
-
-def _read_progress(folder: Path) -> Progress:
-    """Read ``progress.json``; raise UserError if it has another format."""
-    path = folder / PROGRESS_FILE
-    try:
-        told = json.loads(path.read_text())
-        if (found := told.pop("format", None)) == FORMAT:
-            return Progress(**told)
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: {error}; expected the progress that this version saves") from error
-    raise UserError(f"{path}: has the format {found}; expected {FORMAT}: the run continues without it")
 
 
 def _name(step: int) -> str:

@@ -16,8 +16,8 @@ from pydantic.dataclasses import dataclass
 from plm_core.config import STRICT, UserError, from_dict
 from plm_core.files import atomic_text
 from plm_core.shared import paths
+from plm_core.training.callbacks.speed_monitor import Throughput, device_name
 from plm_core.training.device import Device
-from plm_core.training.profiler import Throughput, device_name
 from tasks.settings.machine import budget, leads, price
 
 GIB = 1 << 30

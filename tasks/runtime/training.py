@@ -9,9 +9,10 @@ from pathlib import Path
 
 from plm_core.config import digest
 from plm_core.shared import paths
-from plm_core.training.anomalies import Diverged
-from plm_core.training.loop import Stopped, best_report
-from plm_core.training.state import StepMetrics, Unfit
+from plm_core.training.callbacks.anomaly_monitor import Diverged
+from plm_core.training.callbacks.metrics import StepMetrics, best_report
+from plm_core.training.loop import Stopped
+from plm_core.training.ranks import Unfit
 from tasks.reporting.costs import CostReport
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.guard import Edited

@@ -32,11 +32,11 @@ from plm_core.text.samplers import stream_seed
 from plm_core.text.special import PAD
 from plm_core.text.tokenizer import TokenizerConfig
 from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 OUT = Path("artifacts/bench/finetune.json")
 SHAPE = {"context": 128, "layers": 4, "heads": 4, "width": 256, "dropout": 0.0}

@@ -52,17 +52,18 @@ from plm_core.sections.models import MODELS
 from plm_core.shared.limits import cores
 from plm_core.text.special import PIECES
 from plm_core.text.store import TokenStore, write_tokens
-from plm_core.training.blocks import recompute, wrap
-from plm_core.training.compiling import compiled
+from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor
+from plm_core.training.callbacks.metrics import StepMetrics, Validation
+from plm_core.training.callbacks.speed_monitor import SpeedMonitor
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device, prepare
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.profiler import Profiler
-from plm_core.training.ranks import ALONE, Shared
+from plm_core.training.parallelize import ParallelLoss, compiled, recompute, wrap
+from plm_core.training.ranks import ALONE
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import State, StepMetrics, Validation
-from plm_core.training.step import Evaluate, Setup, update
+from plm_core.training.state import TrainState
+from plm_core.training.step import Evaluate, TrainStep
 
 OUT = Path("artifacts/bench/gpu.json")
 CUDA = torch.cuda.is_available()
@@ -264,7 +265,9 @@ def resumed(case: Case, device: Device, compile: bool = False) -> Iterator[Check
         yield Check(case.paper, f"{'compiled and ' * compile}resumed: tensors that differ", differ(whole, broken), 0)
         if compile:
             plain = case.model(device.device)
-            with patch("plm_core.training.loop.compiled", lambda loss_of, device, rows: compiled(loss_of, device)):
+            with patch(
+                "plm_core.training.parallelize.compiled", lambda loss_of, device, rows: compiled(loss_of, device)
+            ):
                 case.reports(plain, folder / "plain", loop, device)
             yield Check(case.paper, "replayed and not: tensors that differ", differ(whole, plain), 0)
 
@@ -296,14 +299,16 @@ def repeatable() -> Iterator[None]:
 def untroubled(case: Case, device: Device) -> Iterator[Check]:
     """Steps that wait for nothing."""
     model, objective = case.model(device.device), case.objective
-    profiler = Profiler(model, objective.loss, device, "float32")
-    profiler.start()
-    shared = Shared(model, objective.loss, objective.loss, ALONE, case.batches.at(7, 0))
-    setup, state = Setup(shared, case.loop, device, ALONE, profiler), State(model, case.loop, ALONE)
+    speed = SpeedMonitor(model, objective.loss, device, "float32")
+    speed.start()
+    loss = ParallelLoss(model, objective.loss, objective.loss, ALONE, case.batches.at(7, 0))
+    anomalies = AnomalyMonitor(case.loop, ALONE, Snapshots(Path()))
+    train_step = TrainStep(loss, case.loop, device, ALONE, speed, anomalies)
+    state = TrainState(model, case.loop, ALONE)
     made = [case.batches.at(7, step).pinned(device.device) for step in range(4)]
 
     def step(number: int) -> None:
-        update(setup, state, made[number], 1e-3, lambda part: part)
+        train_step(state, made[number], 1e-3, lambda part: part)
 
     step(0)
     if CUDA:

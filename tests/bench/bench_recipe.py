@@ -43,11 +43,11 @@ from plm_core.text.cooccurrence import begin_as_asked
 from plm_core.text.samplers import stream_seed
 from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 from plm_core.training.step import Evaluate
 from tasks.settings import params
 from tasks.settings.pretraining import PretrainConfig

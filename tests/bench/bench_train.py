@@ -41,13 +41,13 @@ from plm_core.sections.models import MODELS
 from plm_core.text.store import TokenStore, write_store
 from plm_core.text.tokenizer import TokenizerConfig
 from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
+from plm_core.training.callbacks.metrics import StepMetrics, Validation
+from plm_core.training.callbacks.speed_monitor import Throughput
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.profiler import Throughput
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import StepMetrics, Validation
 from plm_core.training.step import Evaluate
 
 Key = TypeVar("Key", bound=Hashable)

@@ -8,8 +8,8 @@ from bench_roofline import GPUS, AsOnGpu, Counted, Work, depths, table
 from bench_train import SHAPE
 from papers import PAPERS, make
 
-from plm_core.training.blocks import blocks_of
 from plm_core.training.flops import META, on_meta
+from plm_core.training.parallelize import blocks_of
 
 
 def test_a_product_and_a_sum_are_what_they_read_write_and_compute():

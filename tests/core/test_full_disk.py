@@ -7,7 +7,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from plm_core.corpus.document import write_documents
 from plm_core.corpus.quarantine import Quarantined, quarantine_writer
 from plm_core.files import atomic_folder, atomic_text, scratch_folder
 from plm_core.text.store import write_store
-from plm_core.training.snapshot import NotSaved, Progress, Snapshots
+from plm_core.training.snapshot import NotSaved, Snapshots
 from tasks.runtime.evidence import write_sealed
 
 
@@ -87,11 +86,10 @@ def test_a_full_disk_is_one_line_that_names_what_could_not_be_written(tmp_path, 
 
 def test_a_snapshot_that_finds_no_room_names_its_folder_and_the_last_good_one(tmp_path):
     snapshots = Snapshots(tmp_path / "x")
-    progress = Progress(1, 0, 1, 0.0, 0.0, [], [], [])
-    snapshots.save({"weight": torch.ones(37, 37)}, {}, progress, 1)
+    snapshots.save({"weight": torch.ones(37, 37)}, {}, {"step": 1, "rollbacks": []}, 1)
     snapshots.wait()
     with no_room():
-        snapshots.save({"weight": torch.ones(37, 37)}, {}, replace(progress, step=2), 1)
+        snapshots.save({"weight": torch.ones(37, 37)}, {}, {"step": 2, "rollbacks": []}, 1)
         with pytest.raises(NotSaved, match=r"x: snapshot not written \(.*File too large.*\); .*step-00000001$"):
             snapshots.wait()
     assert [path.name for path in sorted((tmp_path / "x").iterdir())] == ["step-00000001"]

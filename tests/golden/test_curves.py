@@ -26,12 +26,12 @@ from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.text.special import EOS
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 FOLDER = Path(__file__).parent
 SIZES = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "dropout": 0.0}

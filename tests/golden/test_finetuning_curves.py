@@ -16,12 +16,12 @@ from test_curves import initial_model
 
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
 from plm_core.finetuning.input_formats import Written, input_format_of
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 FILE = Path(__file__).with_name("finetuning.json")
 CASES = {

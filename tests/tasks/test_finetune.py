@@ -17,7 +17,7 @@ from plm_core.benchmarks.task import verified_task
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import FinetuneConfig
 from plm_core.text.special import BOS, CLS, SEP
-from plm_core.training.anomalies import Diverged
+from plm_core.training.callbacks.anomaly_monitor import Diverged
 from plm_core.training.device import Device
 from plm_core.training.snapshot import Snapshots
 from tasks import finetune

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from plm_core.training.profiler import Throughput
-from plm_core.training.state import StepMetrics
+from plm_core.training.callbacks.metrics import StepMetrics
+from plm_core.training.callbacks.speed_monitor import Throughput
 from tasks.runtime.training import follow
 from tasks.tracking.client import Tracker
 

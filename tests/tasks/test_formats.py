@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from plm_core import checkpoint
 from plm_core.config import UserError
@@ -16,8 +15,6 @@ from plm_core.evaluation.evidence import read_likelihood
 from plm_core.files import write_checksums
 from plm_core.text import store
 from plm_core.text.store import TokenStore
-from plm_core.training import snapshot
-from plm_core.training.snapshot import Progress, Snapshots
 from tasks.runtime.evidence import write_sealed
 from tasks.tracking import journal
 from tasks.tracking.journal import Journal, unfinished
@@ -41,8 +38,8 @@ def restated(path, **fields):
 
 
 def test_these_are_the_formats_of_today():
-    today = (checkpoint.FORMAT, store.FORMAT, snapshot.FORMAT, seal.FORMAT, journal.FORMAT)
-    assert today == (1, 1, 2, 2, 2), "a format has changed: add files of it to the folder, and a test of them here"
+    today = (checkpoint.FORMAT, store.FORMAT, seal.FORMAT, journal.FORMAT)
+    assert today == (1, 1, 2, 2), "a format has changed: add files of it to the folder, and a test of them here"
 
 
 def test_a_checkpoint_of_format_1(old):
@@ -62,17 +59,6 @@ def test_a_token_store_of_format_1(old):
     restated(old / "tokens-1/index.json", format=2)
     with pytest.raises(UserError, match=r"index\.json\.format: found 2; expected 1: run `dvc repro pack`"):
         TokenStore(old / "tokens-1")
-
-
-def test_a_snapshot_of_format_2_and_one_of_another(old):
-    saved = Snapshots(old / "snapshot-2").find()
-    assert saved.progress == Progress(4, 2, 1, 0.5, 0.25, [{"step": 2}], [], [[1.5, 0.5]])
-    tensors = {"weight": torch.zeros(2, 3), "step": torch.tensor(0)}
-    saved.fill(tensors)
-    assert (tensors["weight"].flatten().tolist(), int(tensors["step"])) == ([0, 1, 2, 3, 4, 5], 4)
-    restated(old / "snapshot-2/step-00000004/progress.json", format=3)
-    with pytest.warns(UserWarning, match="format 3; expected 2: the run continues without it"):
-        assert Snapshots(old / "snapshot-2").find() is None
 
 
 def test_evidence_of_format_2(old):

@@ -11,8 +11,8 @@ import torch
 
 from plm_core.config import UserError
 from plm_core.shared import paths
+from plm_core.training.callbacks.speed_monitor import Throughput
 from plm_core.training.device import Device
-from plm_core.training.profiler import Throughput
 from tasks.reporting.costs import CostReport
 from tasks.reporting.meters import meters
 

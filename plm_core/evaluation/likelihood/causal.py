@@ -55,7 +55,7 @@ def _windows(model: Any, sequences: Sequence[torch.Tensor], stride: int, batch: 
     def nats_of(shape: tuple[int, int], places: list[tuple[int, int]]) -> torch.Tensor:
         length, skip = shape
         rows = torch.stack([sequences[text][start : start + length + 1] for text, start in places])
-        hidden, _ = model.read(rows[:, :-1], keep=False)
+        hidden = model.read(rows[:, :-1])
         return token_nats(model, hidden[:, skip:], rows[:, skip + 1 :]).sum(1)
 
     every = (
@@ -72,7 +72,7 @@ def _segments(model: Any, sequences: Sequence[torch.Tensor]) -> list[float]:
     nats: list[list[float]] = [[] for _ in sequences]
     for segment in side_by_side(sequences, context + 1, context):
         inputs, attention_mask = segment.ids[:, :-1], segment.attention_mask[:, :-1]
-        hidden, memory = model.read(inputs, attention_mask, memory.first(len(inputs)))
+        hidden, memory = model.read_with_memory(inputs, attention_mask, memory.first(len(inputs)))
         memory = memory.last(model.config.memory)
         for text, found in zip(segment.live, segment.nats(model, hidden), strict=True):
             nats[text].append(found)

@@ -71,7 +71,7 @@ def score_shifted(model: Any, texts: Iterable[Text], config: LikelihoodConfig, d
 
     def predict(masked: Tensor, place: Tensor) -> Tensor:
         both = torch.ones(len(masked), dtype=torch.bool, device=masked.device)
-        hidden, _ = model.read(F.pad(masked, (1, 0), value=EOS), bidirectional=both)
+        hidden = model.read(F.pad(masked, (1, 0), value=EOS), bidirectional=both)
         # With EOS in front, this place in the padded window is the position before the token.
         return model.logits(hidden.gather(1, place[..., None].expand(-1, -1, hidden.shape[-1])))
 

@@ -26,7 +26,7 @@ def by_hand(model, text, stride):
     for start, first, stop in windows(len(sequence) - 1, context, stride):
         for position in range(first, stop):
             window = torch.tensor([sequence[start : position + 1]])
-            nats += nats_of(model, model.read(window)[0], sequence[position + 1])
+            nats += nats_of(model, model.read(window), sequence[position + 1])
     return nats
 
 
@@ -81,7 +81,7 @@ def with_memory_by_hand(model, text):
         memory = None
         for start in range(0, position + 1, context):
             segment = torch.tensor([sequence[start : min(start + context, position + 1)]])
-            hidden, whole = model.read(segment, state=memory)
+            hidden, whole = model.read_with_memory(segment, memory=memory)
             memory = whole.last(model.config.memory)
         nats += nats_of(model, hidden, sequence[position + 1])
     return nats

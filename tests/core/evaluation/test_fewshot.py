@@ -43,7 +43,7 @@ def by_hand(model, prompt, option):
     """The sum of log p of the tokens, each by a reading of its own of all that stands before it."""
     nats, sequence = 0.0, [EOS, *prompt]
     for token in option:
-        hidden, _ = model.read(torch.tensor([sequence]))
+        hidden = model.read(torch.tensor([sequence]))
         nats += float(torch.log_softmax(model.logits(hidden[0, -1]), -1)[token])
         sequence.append(token)
     return nats

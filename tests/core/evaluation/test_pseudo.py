@@ -49,7 +49,7 @@ def shifted_by_hand(model, text, within_word):
         masked[place] = MASK
         while within_word and (place := place + 1) < len(masked) and not text.starts[start + place]:
             masked[place] = MASK
-        hidden, _ = model.read(torch.tensor([[EOS, *masked]]), bidirectional=torch.tensor([True]))
+        hidden = model.read(torch.tensor([[EOS, *masked]]), bidirectional=torch.tensor([True]))
         nats += float(F.cross_entropy(model.logits(hidden[:, position - start]), torch.tensor([token])))
     return nats
 

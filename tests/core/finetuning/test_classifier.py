@@ -16,11 +16,11 @@ from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.text.samplers import items_at
 from plm_core.text.special import BOS, CLS, PAD, SEP
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 EACH = pytest.mark.parametrize("paper", ["gpt", "llama", "bert", "modernbert", "xlnet", "transformer_xl"])
 
@@ -238,7 +238,7 @@ def test_the_auxiliary_loss_is_the_language_models_on_the_examples(make_classifi
     model = make_classifier("gpt")
     language = sum(
         torch.nn.functional.cross_entropy(
-            model.backbone.logits(model.backbone.read(torch.tensor([ids]))[0])[0, :-1], torch.tensor(ids[1:])
+            model.backbone.logits(model.backbone.read(torch.tensor([ids])))[0, :-1], torch.tensor(ids[1:])
         )
         for ids in ([BOS, 9, 13, 7, CLS], [BOS, 5, CLS])
     )

@@ -21,11 +21,11 @@ from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.samplers import items_at
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 TASKS = {
     "tags": GlueTask("ner", "token_classification", "", iob2(["PER", "LOC"]), ("entity_f1",), "entity_f1"),
@@ -207,7 +207,7 @@ def test_the_auxiliary_loss_is_the_language_models_on_every_sequence(tokenizer, 
     for row in rows:
         for written in row.sequences:
             ids = torch.tensor([written.ids])
-            logits = model.backbone.logits(model.backbone.read(ids)[0])[0, :-1]
+            logits = model.backbone.logits(model.backbone.read(ids))[0, :-1]
             language += float(torch.nn.functional.cross_entropy(logits, ids[0, 1:])) / len(row.sequences)
     means = [float(loss.nll.detach() / loss.num_targets) for loss in (alone, both)]
     assert means[1] - means[0] == pytest.approx(0.5 * language / len(rows), rel=1e-6)

@@ -14,7 +14,7 @@ class Scripted(torch.nn.Module):
         self.device_of = torch.nn.Parameter(torch.zeros(1))
         self.scripts, self.seen = [list(script) for script in scripts], []
 
-    def read(self, ids, attention_mask=None, state=None):
+    def read_with_memory(self, ids, attention_mask=None, memory=None):
         self.seen.append(ids.tolist())
         return torch.zeros(*ids.shape, 1), ids
 

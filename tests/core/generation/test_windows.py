@@ -8,7 +8,7 @@ import torch
 
 from plm_core.config import UserError
 from plm_core.generation import SamplingConfig, continue_ids
-from plm_core.generation.decoding import Decoding, left_padded, window_start
+from plm_core.generation.decoding import Decoding, left_padded
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import EOS, MASK
@@ -57,7 +57,7 @@ def test_the_logits_are_those_of_the_model_read_plainly(models):
     expected = model.logits(model(torch.tensor([prompt]))[:, -1])
     torch.testing.assert_close(Decoding(model, "causal", True).logits([prompt]), expected)
     model, _ = models["transformer-xl"]
-    expected = model.logits(model.read(torch.tensor([prompt]))[0][:, -1])
+    expected = model.logits(model.read(torch.tensor([prompt]))[:, -1])
     torch.testing.assert_close(Decoding(model, "causal", True).logits([prompt]), expected)
     model, _ = models["xlnet"]
     for dummy in (MASK, 99):  # nobody sees what it says
@@ -102,26 +102,15 @@ def test_only_new_tokens_are_read_while_the_text_fits():
     counts = []
 
     class Counting(GPT):
-        def read(self, ids, attention_mask=None, state=None):
+        def states(self, ids, *more):
             counts.append(ids.shape[1])
-            return super().read(ids, attention_mask, state)
+            return super().states(ids, *more)
 
     reading = Decoding(Counting(GPTConfig(vocab_size=37, context=13, layers=1, heads=1, width=5)), "causal", True)
     for length in range(5, 31):
         reading.logits([list(range(length))])
     # 5 at first, up to 13; then 7 remain, up to 13 again.
     assert counts == [5, *[1] * 8, 7, *[1] * 6, 7, *[1] * 6, 7, 1, 1]
-
-
-@pytest.mark.parametrize("window", [1, 2, 5, 13, 18, 64])
-def test_a_window_is_at_least_half_and_at_most_whole_and_jumps_only_when_full(window):
-    start = 0
-    for length in range(1, 5 * window + 9):
-        before, start = start, window_start(start, length, window)
-        assert length - start <= window
-        if start != before:
-            assert length - before == window + 1
-            assert length - start == (window + 1) // 2
 
 
 @torch.no_grad()
@@ -137,13 +126,6 @@ def test_of_a_long_prompt_as_much_is_read_as_fits(each):
     for kept in (window, window - 1):
         first = Decoding(*each, True).logits([other[: 29 - kept] + text[29 - kept : 29]])
         assert torch.equal(first, Decoding(*each, True).logits([text[:29]])) == (kept == window)
-
-
-def test_rows_are_padded_on_the_left():
-    ids, attention_mask = left_padded([[9, 13], [7, 8, 9, 10], [5]], torch.device("cpu"))
-    assert ids.tolist() == [[0, 0, 9, 13], [7, 8, 9, 10], [0, 0, 0, 5]]
-    assert attention_mask.tolist() == [[False, False, True, True], [True] * 4, [False, False, False, True]]
-    assert left_padded([[9, 13], [7, 8]], torch.device("cpu"))[1] is None
 
 
 def test_a_masked_model_is_refused_and_the_message_says_what_there_is(models):

@@ -7,6 +7,7 @@ from references import TOLERANCE, agree, agree_on_gradients, exactly, reference_
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from plm_core.generation.cache import KVCache
 from plm_core.models.blocks import places_in, same_document
 from plm_core.models.rotary import angles, rotate
 from plm_core.objectives.loss import IGNORED
@@ -65,7 +66,7 @@ def test_a_text_is_continued_as_the_reference_continues_it(pair, dtype):
     ours, theirs = pair(dtype)
     attention_mask = torch.arange(T) >= torch.tensor([0, 2, 5, 0, 1])[:, None]
     places = (attention_mask.cumsum(1) - 1).clamp(min=0)
-    state = cache = None
+    ours_cache, cache = KVCache(ours), None
     for part in torch.arange(T).split([6, 3, 1, 1]):
         until = int(part[-1]) + 1
         with exactly(dtype):
@@ -77,10 +78,10 @@ def test_a_text_is_continued_as_the_reference_continues_it(pair, dtype):
                 use_cache=True,
             )
         cache = expected.past_key_values
-        hidden, state = ours.read(ids()[:, part], attention_mask[:, part], state)
+        hidden = ours_cache.read(ids()[:, part], attention_mask[:, part])
         real = attention_mask[:, part]
         agree(ours.logits(hidden)[real], expected.logits[real])
-    keys, values = state.pairs[0]
+    keys, values = ours_cache.layers[0].pair
     assert keys.shape == values.shape == (B, 2, T, 6)  # of the heads of keys alone
 
 
@@ -99,7 +100,7 @@ def test_documents_side_by_side_are_what_the_reference_makes_of_their_mask_and_p
             use_cache=False,
         ).logits
         F.cross_entropy(expected.flatten(0, 1), ids(3, rows=3).flatten()).backward()
-    logits = ours.logits(ours.read(tokens, documents=documents)[0])
+    logits = ours.logits(ours.read(tokens, documents=documents))
     agree(logits, expected)
     F.cross_entropy(logits.flatten(0, 1), ids(3, rows=3).flatten()).backward()
     agree_on_gradients("llama", ours, theirs)
@@ -159,10 +160,10 @@ def test_distant_positions_are_told_apart_in_float32():
 def test_it_computes_in_the_precision_that_it_is_asked_for(make, kind):
     model = make("llama", dtype=torch.bfloat16 if kind == "bfloat16" else torch.float32)
     with torch.autocast("cpu", torch.bfloat16, enabled="autocast" in kind):
-        hidden, state = model.read(ids())
-        logits = model.logits(hidden)
-        following, _ = model.read(ids(1, length=2), state=state)
-    assert {tensor.dtype for pair in state.pairs for tensor in pair} == {logits.dtype}
+        cache = KVCache(model)
+        logits = model.logits(cache.read(ids()))
+        following = cache.read(ids(1, length=2))
+    assert {tensor.dtype for layer in cache.layers for tensor in layer.pair} == {logits.dtype}
     assert logits.dtype == (torch.float32 if kind == "float32" else torch.bfloat16)
     assert following.isfinite().all()
     exact = make("llama").logits(make("llama")(ids()))

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from plm_core.config import UserError, from_dict
+from plm_core.generation.cache import KVCache
 from plm_core.sections.models import MODELS
 
 B, T = 5, 7
-READERS = pytest.mark.parametrize("paper", ["gpt", "llama", "xlnet"])
 
 
 def ids(rows=B, length=T):
@@ -24,11 +24,11 @@ def test_a_sequence_longer_than_the_positions_is_refused(make, paper):
 
 @pytest.mark.parametrize("paper", ["gpt", "llama"])
 def test_what_a_decoder_has_read_counts_towards_its_positions(make, paper):
-    model = make(paper)
-    _, state = model.read(ids(length=13))
-    assert model.read(ids(length=4), state=state)[0].shape[1] == 4
+    cache = KVCache(make(paper))
+    cache.read(ids(length=13))
     with pytest.raises(ValueError, match=r"^context: a sequence of 18 tokens is longer than the 17 positions"):
-        model.read(ids(length=5), state=state)
+        cache.read(ids(length=5))
+    assert cache.read(ids(length=4)).shape[1] == 4
 
 
 @pytest.mark.parametrize("paper", MODELS)
@@ -55,9 +55,7 @@ def test_a_segment_without_an_embedding_is_refused(make, wrong):
 def test_documents_that_do_not_fit_the_ids_are_refused(make, paper):
     model, first = make(paper), ids() * 0
     read = getattr(model, "read", model)
-    whole = read(ids(), documents=first)
-    alone = read(ids())
-    assert torch.equal(*(found if "bert" in paper else found[0] for found in (whole, alone)))
+    assert torch.equal(read(ids(), documents=first), read(ids()))
     with pytest.raises(ValueError, match=r"^documents: shape \(5, 6\); expected that of the ids \(5, 7\)"):
         read(ids(), documents=first[:, 1:])
     falling = first.clone()
@@ -69,47 +67,26 @@ def test_documents_that_do_not_fit_the_ids_are_refused(make, paper):
 
 
 @pytest.mark.parametrize("paper", ["gpt", "llama"])
-def test_rows_of_documents_are_continued_by_nothing(make, paper):
-    model = make(paper)
-    _, state = model.read(ids(), documents=ids() * 0)
-    assert state is None
-    _, state = model.read(ids())
-    with pytest.raises(ValueError, match=r"^documents: given together with attention_mask or state"):
-        model.read(ids(), state=state, documents=ids() * 0)
-
-
-@pytest.mark.parametrize("paper", ["gpt", "llama"])
-def test_rows_read_in_both_directions_are_one_value_each_and_continue_nothing(make, paper):
+def test_rows_read_in_both_directions_are_one_value_each(make, paper):
     model, both = make(paper), torch.ones(B, dtype=torch.bool)
-    _, state = model.read(ids())
-    with pytest.raises(ValueError, match=r"^bidirectional: given together with state; expected no state"):
-        model.read(ids(), state=state, bidirectional=both)
+    assert model.read(ids(), bidirectional=both).shape[:2] == (B, T)
     with pytest.raises(ValueError, match=r"^bidirectional: shape \(4,\); expected .* each of the 5 rows"):
         model.read(ids(), bidirectional=both[1:])
-    for more in ({}, {"documents": ids() * 0}):
-        assert model.read(ids(), bidirectional=both, **more)[1] is None
 
 
-@READERS
-def test_a_state_of_other_rows_is_refused(make, paper):
-    model = make(paper)
-    _, state = model.read(ids(rows=3))
-    with pytest.raises(ValueError, match=r"^(state|memory): holds 3 rows; expected the 5 rows of the ids"):
-        model.read(ids(), state=state)
-
-
-@READERS
-@pytest.mark.parametrize("layers", [1, 3])
-def test_a_state_of_other_layers_is_refused(make, paper, layers):
-    _, state = make(paper, layers=layers).read(ids())
-    with pytest.raises(ValueError, match=rf"^(state|memory): has {layers} layers.* expected layers 2"):
-        make(paper).read(ids(), state=state)
-
-
-def test_a_memory_of_another_width_is_refused(make):
-    _, memory = make("xlnet", width=36).read(ids())
-    with pytest.raises(ValueError, match=r"^memory: has 2 layers and width 36; expected layers 2 and width 30"):
-        make("xlnet").read(ids(), state=memory)
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"rows": 3}, "holds 3 rows; expected the 5 rows of the ids"),
+        ({"layers": 1}, "has 1 layers and width 30; expected layers 2 and width 30"),
+        ({"width": 36}, "has 2 layers and width 36; expected layers 2 and width 30"),
+    ],
+)
+def test_a_memory_of_another_shape_is_refused(make, other, message):
+    rows = other.pop("rows", B)
+    _, memory = make("xlnet", **other).read_with_memory(ids(rows))
+    with pytest.raises(ValueError, match=f"^memory: {message}"):
+        make("xlnet").read_with_memory(ids(), memory=memory)
 
 
 SHAPE = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}

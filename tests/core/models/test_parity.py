@@ -17,6 +17,7 @@ from transformers import (
     XLNetLMHeadModel,
 )
 
+from plm_core.generation.cache import KVCache
 from plm_core.interchange import FAMILIES
 from plm_core.models.xlnet import Memory, distance_encodings
 from plm_core.objectives.loss import IGNORED
@@ -146,9 +147,10 @@ def test_gpt_continues_a_text_as_gpt2_does(pair, agree, dtype):
         position_ids=places[:, 7:],
         past_key_values=first.past_key_values,
     )
-    hidden, state = ours.read(ids()[:, :7], attention_mask[:, :7])
+    cache = KVCache(ours)
+    hidden = cache.read(ids()[:, :7], attention_mask[:, :7])
     agree("gpt", "logits", ours.logits(hidden)[attention_mask[:, :7]], first.logits[attention_mask[:, :7]], dtype)
-    agree("gpt", "logits", ours.logits(ours.read(ids()[:, 7:], state=state)[0]), second.logits, dtype)
+    agree("gpt", "logits", ours.logits(cache.read(ids()[:, 7:])), second.logits, dtype)
 
 
 @BOTH

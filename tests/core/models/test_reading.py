@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from plm_core.generation.cache import KVCache
 from plm_core.models.xlnet import Memory
 
 B, T, V = 5, 11, 99
@@ -15,6 +16,20 @@ READERS = pytest.mark.parametrize("paper", ["gpt", "llama", "xlnet"])
 
 def ids(seed=0, rows=B, length=T):
     return torch.randint(V, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def continued(model):
+    """Reads a text piece by piece, as generation does: ids and their mask to hidden states."""
+    if hasattr(model, "states"):
+        return KVCache(model).read
+    memory = None
+
+    def read(ids, attention_mask=None):
+        nonlocal memory
+        hidden, memory = model.read_with_memory(ids, attention_mask, memory)
+        return hidden
+
+    return read
 
 
 def padded(side, garbage):
@@ -35,10 +50,10 @@ def test_padding_at_either_side_changes_nothing_that_is_read(make, paper, side):
     model = make(paper)
     for garbage in (0, 42, V - 1, ids(seed=1)):
         tokens, attention_mask, rows = padded(side, garbage)
-        hidden, _ = model.read(tokens, attention_mask)
+        hidden = model.read(tokens, attention_mask)
         assert hidden.isfinite().all()
         for i, row in enumerate(rows):
-            torch.testing.assert_close(hidden[i][attention_mask[i]], model.read(row)[0][0], **CLOSE)
+            torch.testing.assert_close(hidden[i][attention_mask[i]], model.read(row)[0], **CLOSE)
 
 
 @torch.no_grad()
@@ -48,11 +63,10 @@ def test_padding_changes_nothing_that_is_read_in_both_directions(make, paper, si
     model, both = make(paper), torch.tensor([True, False, True, True, False])
     for garbage in (0, 42, V - 1, ids(seed=1)):
         tokens, attention_mask, rows = padded(side, garbage)
-        hidden, state = model.read(tokens, attention_mask, bidirectional=both)
+        hidden = model.read(tokens, attention_mask, bidirectional=both)
         assert hidden.isfinite().all()
-        assert state is None
         for i, row in enumerate(rows):
-            alone = model.read(row, bidirectional=both[i : i + 1])[0][0]
+            alone = model.read(row, bidirectional=both[i : i + 1])[0]
             torch.testing.assert_close(hidden[i][attention_mask[i]], alone, **CLOSE)
 
 
@@ -73,28 +87,17 @@ def test_padding_at_the_right_changes_nothing_that_is_encoded(make, paper, segme
 
 @READERS
 @torch.no_grad()
-def test_what_will_not_be_continued_is_read_without_keeping_anything(make, paper):
-    model = make(paper)
-    hidden, state = model.read(ids(), keep=False)
-    assert state is None
-    assert torch.equal(hidden, model.read(ids())[0])
-
-
-@READERS
-@torch.no_grad()
 @pytest.mark.parametrize("pieces", [(11,), (1, 10), (4, 7), (3, 1, 2, 5), (1,) * 11])
 def test_a_text_read_in_pieces_is_the_text_read_at_once(make, paper, pieces):
     model = make(paper)
     for attention_mask in (None, padded("left", 0)[1]):
-        whole, _ = model.read(ids(), attention_mask)
-        state, read = None, []
-        for part in torch.arange(T).split(list(pieces)):
-            hidden, state = model.read(
-                ids()[:, part], None if attention_mask is None else attention_mask[:, part], state
-            )
-            read.append(hidden)
+        whole, read = model.read(ids(), attention_mask), continued(model)
+        hidden = [
+            read(ids()[:, part], None if attention_mask is None else attention_mask[:, part])
+            for part in torch.arange(T).split(list(pieces))
+        ]
         real = slice(None) if attention_mask is None else attention_mask
-        torch.testing.assert_close(torch.cat(read, dim=1)[real], whole[real], **CLOSE)
+        torch.testing.assert_close(torch.cat(hidden, dim=1)[real], whole[real], **CLOSE)
 
 
 @READERS
@@ -103,10 +106,11 @@ def test_a_batch_of_unequal_prompts_continues_as_each_alone(make, paper):
     """As generation and scoring do: prompts padded at the left, then the same number of tokens a row."""
     model = make(paper)
     tokens, attention_mask, rows = padded("left", 42)
-    _, state = model.read(tokens, attention_mask)
-    following, _ = model.read(ids(4, length=5), state=state)
+    read = continued(model)
+    read(tokens, attention_mask)
+    following = read(ids(4, length=5))
     for i, row in enumerate(rows):
-        alone, _ = model.read(torch.cat((row, ids(4, length=5)[i : i + 1]), dim=1))
+        alone = model.read(torch.cat((row, ids(4, length=5)[i : i + 1]), dim=1))
         torch.testing.assert_close(following[i], alone[0, -5:], **CLOSE)
 
 
@@ -114,14 +118,14 @@ def test_a_batch_of_unequal_prompts_continues_as_each_alone(make, paper):
 @pytest.mark.parametrize("kept", [0, 1, 4, 11])
 def test_a_shortened_memory_is_a_reading_with_that_memory_alone(make, kept):
     model = make("xlnet", layers=1)
-    _, memory = model.read(ids())
+    _, memory = model.read_with_memory(ids())
     short = memory.last(kept)
     assert short.states.shape == (B, 1, kept, 30)
     assert torch.equal(short.states, memory.states[:, :, T - kept :])
-    found, after = model.read(ids(1, length=5), state=short)
+    found, after = model.read_with_memory(ids(1, length=5), memory=short)
     assert after.states.shape == (B, 1, kept + 5, 30)
     # In one layer the memory is the embeddings of the last tokens: the same as reading those and nothing before.
-    expected, _ = model.read(torch.cat((ids()[:, T - kept :], ids(1, length=5)), dim=1))
+    expected = model.read(torch.cat((ids()[:, T - kept :], ids(1, length=5)), dim=1))
     torch.testing.assert_close(found, expected[:, kept:], **CLOSE)
 
 
@@ -130,21 +134,21 @@ def test_a_shortened_memory_is_a_reading_with_that_memory_alone(make, kept):
 def test_a_memory_shortened_is_a_memory_whose_first_positions_are_hidden(make, kept):
     """In every layer: the memory's states have seen the whole text, its last positions keep what they saw."""
     model = make("xlnet")
-    _, memory = model.read(ids())
+    _, memory = model.read_with_memory(ids())
     hidden = memory._replace(attention_mask=memory.attention_mask & (torch.arange(T) >= T - kept))
-    found, _ = model.read(ids(1, length=5), state=memory.last(kept))
-    torch.testing.assert_close(found, model.read(ids(1, length=5), state=hidden)[0], **CLOSE)
+    found, _ = model.read_with_memory(ids(1, length=5), memory=memory.last(kept))
+    torch.testing.assert_close(found, model.read_with_memory(ids(1, length=5), memory=hidden)[0], **CLOSE)
 
 
 @torch.no_grad()
 def test_memory_that_is_not_kept_is_no_memory(make):
     model = make("xlnet")
-    _, memory = model.read(ids())
+    _, memory = model.read_with_memory(ids())
     nothing = Memory(memory.states, torch.zeros_like(memory.attention_mask))
-    torch.testing.assert_close(model.read(ids(1), state=nothing)[0], model.read(ids(1))[0], **CLOSE)
-    assert (model.read(ids(1), state=memory)[0] - model.read(ids(1))[0]).abs().max() > 1e-3
+    torch.testing.assert_close(model.read_with_memory(ids(1), memory=nothing)[0], model.read(ids(1)), **CLOSE)
+    assert (model.read_with_memory(ids(1), memory=memory)[0] - model.read(ids(1))).abs().max() > 1e-3
     empty = model.empty_memory(B, 7)
-    torch.testing.assert_close(model.read(ids(1), state=empty)[0], model.read(ids(1))[0], **CLOSE)
+    torch.testing.assert_close(model.read_with_memory(ids(1), memory=empty)[0], model.read(ids(1)), **CLOSE)
 
 
 @torch.no_grad()
@@ -154,11 +158,11 @@ def test_documents_one_behind_another_are_read_as_each_alone(make, pieces):
     model, ends = make("xlnet"), ids(7) % 4 == 0
     state, read = None, []
     for part in torch.arange(T).split(list(pieces)):
-        hidden, state = model.read(ids()[:, part], state=state, ends=ends[:, part])
+        hidden, state = model.read_with_memory(ids()[:, part], memory=state, ends=ends[:, part])
         read.append(hidden)
     assert 1 < int(ends.sum()) < B * T
     for row, found in enumerate(torch.cat(read, dim=1)):
         borders = sorted({0, *ends[row].nonzero().flatten().tolist(), T})
         for start, stop in pairwise(borders):
-            alone, _ = model.read(ids()[row : row + 1, start:stop])
+            alone = model.read(ids()[row : row + 1, start:stop])
             torch.testing.assert_close(found[start:stop], alone[0], **CLOSE)

@@ -64,7 +64,7 @@ DOCUMENTS = torch.tensor([[0, 0, 0, 1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1], [5, 5, 5
 @DECODERS
 def test_a_decoder_sees_its_own_document_up_to_its_own_token(make, paper):
     model = make(paper)
-    seen = reach(model, lambda: model.read(ids(3), documents=DOCUMENTS)[0])
+    seen = reach(model, lambda: model.read(ids(3), documents=DOCUMENTS))
     assert seen == [[0], [0, 1], [0, 1, 2], [3], [4], [4, 5], [4, 5, 6]]
 
 
@@ -73,14 +73,14 @@ def test_a_decoder_sees_all_in_the_rows_that_it_reads_in_both_directions(make, p
     model = make(paper)
     both, others = torch.tensor([True, False, False]), torch.tensor([False, True, True])
     whole, before = [list(range(T))] * T, [list(range(t + 1)) for t in range(T)]
-    assert reach(model, lambda: model.read(ids(3), bidirectional=both)[0]) == whole
-    assert reach(model, lambda: model.read(ids(3), bidirectional=others)[0]) == before
+    assert reach(model, lambda: model.read(ids(3), bidirectional=both)) == whole
+    assert reach(model, lambda: model.read(ids(3), bidirectional=others)) == before
     of_documents = [[0, 1, 2]] * 3 + [[3]] + [[4, 5, 6]] * 3
-    assert reach(model, lambda: model.read(ids(3), documents=DOCUMENTS, bidirectional=both)[0]) == of_documents
-    seen = reach(model, lambda: model.read(ids(3), documents=DOCUMENTS, bidirectional=others)[0])
+    assert reach(model, lambda: model.read(ids(3), documents=DOCUMENTS, bidirectional=both)) == of_documents
+    seen = reach(model, lambda: model.read(ids(3), documents=DOCUMENTS, bidirectional=others))
     assert seen == [[0], [0, 1], [0, 1, 2], [3], [4], [4, 5], [4, 5, 6]]
     attention_mask = torch.tensor([[0, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
-    seen = reach(model, lambda: model.read(ids(), attention_mask, bidirectional=both[:1])[0])
+    seen = reach(model, lambda: model.read(ids(), attention_mask, bidirectional=both[:1]))
     assert seen[1:5] == [[1, 2, 3, 4]] * 4
 
 
@@ -160,7 +160,7 @@ def test_both_streams_of_xlnet_see_what_the_order_says(make, order, segments):
 
 def test_both_streams_of_xlnet_see_the_documents_that_they_stand_in(make):
     """A document ends with the token that says so. The memory belongs to the first."""
-    model, memory = make("xlnet"), make("xlnet").read(ids(seed=1))[1]
+    model, memory = make("xlnet"), make("xlnet").read_with_memory(ids(seed=1))[1]
     documents = model.documents_between(torch.tensor([[0, 0, 1, 1, 0, 0, 1]], dtype=torch.bool))
     assert documents.following.tolist() == [3]
     queries = torch.tensor([[5, 0, 3, 6, 1, 2, 4]])
@@ -185,11 +185,11 @@ def test_both_streams_of_xlnet_see_the_documents_that_they_stand_in(make):
 
 def test_xlnet_reads_left_to_right_and_encodes_in_both_directions(make):
     model = make("xlnet")
-    assert reach(model, lambda: model.read(ids(3))[0]) == [list(range(t + 1)) for t in range(T)]
+    assert reach(model, lambda: model.read(ids(3))) == [list(range(t + 1)) for t in range(T)]
     assert reach(model, lambda: model.encode(ids(3))) == [list(range(T))] * T
     attention_mask = torch.tensor([[0, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
     assert reach(model, lambda: model.encode(ids(), attention_mask=attention_mask))[1:5] == [[1, 2, 3, 4]] * 4
-    assert reach(model, lambda: model.read(ids(), attention_mask)[0])[1:5] == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
+    assert reach(model, lambda: model.read(ids(), attention_mask))[1:5] == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize("stream", ["content", "query"])
@@ -198,7 +198,7 @@ def test_memory_is_seen_by_every_position_and_gets_no_gradient(make, stream):
     first = ids(seed=1)
     embedded = []
     hook = model.tokens.register_forward_hook(lambda m, a, output: embedded.append(output))
-    _, memory = model.read(first)
+    _, memory = model.read_with_memory(first)
     hook.remove()
     assert not memory.states.requires_grad
     assert not model(first).states.requires_grad

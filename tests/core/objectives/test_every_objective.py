@@ -12,11 +12,11 @@ from plm_core.config import UserError
 from plm_core.objectives import OBJECTIVES, build_objective
 from plm_core.sections.models import MODELS
 from plm_core.text.special import CLS, EOS, PAD, SEP
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 EACH = pytest.mark.parametrize("name", PAPERS)
 VOCABULARY = SIZES["vocab_size"]

@@ -132,7 +132,7 @@ def nats_by_hand(model, batch, row, monkeypatch):
             if batch.bidirectional[row]:
                 patch.setattr(gpt, "attend", all_see_all)
                 patch.setattr(llama, "attend", all_see_all)
-            logits = model.logits(model.read(batch.inputs[row : row + 1, here])[0][0]).log_softmax(-1)
+            logits = model.logits(model.read(batch.inputs[row : row + 1, here])[0]).log_softmax(-1)
         targets = batch.targets[row, here]
         found += [-logits[i, target] for i, target in enumerate(targets.tolist()) if target != IGNORED]
     return torch.stack(found)

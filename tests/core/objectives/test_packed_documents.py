@@ -38,7 +38,7 @@ def far_from_initial(name):
 
 
 def hidden_of(model, ids, documents=None):
-    return model.read(ids, documents=documents)[0] if hasattr(model, "read") else model(ids, documents=documents)
+    return model.read(ids, documents=documents) if hasattr(model, "read") else model(ids, documents=documents)
 
 
 def documents_of(batch):

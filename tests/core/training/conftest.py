@@ -3,10 +3,10 @@
 import pytest
 from folds import CAUSAL, CONFIG, Stops, batch_at, plain, validate
 
-from plm_core.training.ahead import Ahead
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.loop import train
+from plm_core.training.prefetch import Prefetch
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 
 @pytest.fixture(scope="session")
@@ -43,8 +43,8 @@ def undisturbed(start_in, tmp_path_factory):
 def in_turn(monkeypatch):
     """Batches are made when their step begins, for tests in which making one does something."""
 
-    class InTurn(Ahead):
+    class InTurn(Prefetch):
         def __call__(self, step, last=False):
             return self._made(step)
 
-    monkeypatch.setattr("plm_core.training.loop.Ahead", InTurn)
+    monkeypatch.setattr("plm_core.training.loop.Prefetch", InTurn)

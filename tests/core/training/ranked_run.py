@@ -19,12 +19,12 @@ from test_curves import Text, initial_model
 from torch.nn import functional as F
 
 from plm_core.objectives import loss as losses
-from plm_core.training import loop
+from plm_core.training import parallelize
+from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import Stopped, train
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 WAYS = {
     "muon": {"optimizer": replace(CONFIG.optimizer, name="muon")},
@@ -36,9 +36,9 @@ WAYS = {
 
 def as_on_cuda():
     """Gather weights as for a GPU, and have norms computed as autocast does there: in float32."""
-    plain, shared = F.layer_norm, loop.Shared
+    plain, shared = F.layer_norm, parallelize.ParallelLoss
     F.layer_norm = lambda x, shape, weight, bias, eps: plain(x.float(), shape, weight.float(), bias.float(), eps)
-    loop.Shared = lambda *given: shared(*given[:-1], True)
+    parallelize.ParallelLoss = lambda *given: shared(*given[:-1], True)
 
 
 def hungry(loss_of, looking):

@@ -7,8 +7,8 @@ import torch
 from folds import CONFIG, plain, same
 from papers import PAPERS, make
 
-from plm_core.training.blocks import blocks_of, recompute, unwrap, wrap
 from plm_core.training.flops import step_flops
+from plm_core.training.parallelize import blocks_of, recompute, restore_blocks, wrap
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -46,14 +46,14 @@ def test_gradients_are_the_same_to_the_bit_from_less_memory(store, name):
     assert all(torch.equal(one, other) for one, other in zip(step(), expected, strict=True))
     assert calls.count("inside") == 2 * calls.count("forward") > 0
     assert kept() < 0.6 * whole
-    unwrap(model)
+    restore_blocks(model)
     assert not any("forward" in vars(block) for block in blocks_of(model))
 
 
 def test_a_training_is_the_same_and_its_work_is_counted_once(start, undisturbed, monkeypatch):
     counted = []
     monkeypatch.setattr(
-        "plm_core.training.profiler.step_flops", lambda *a: counted.append(step_flops(*a)) or counted[0]
+        "plm_core.training.callbacks.speed_monitor.step_flops", lambda *a: counted.append(step_flops(*a)) or counted[0]
     )
     model, reports = start(replace(CONFIG, activation_checkpointing=True))
     assert plain(reports) == undisturbed[1]

@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,14 +19,9 @@ from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.causal import causal_batch
 from plm_core.objectives.loss import Loss
 from plm_core.sections.models import MODELS
-from plm_core.training import compiling
-from plm_core.training import step as steps
-from plm_core.training.blocks import recompute, wrap
-from plm_core.training.compiling import compiled
-from plm_core.training.device import Device
+from plm_core.training import parallelize
 from plm_core.training.loop import Stopped
-from plm_core.training.ranks import ALONE
-from plm_core.training.step import Setup
+from plm_core.training.parallelize import compiled, recompute, wrap
 
 SIZES = {"vocab_size": 37, "context": 32, "layers": 1, "heads": 3, "width": 24, "dropout": 0.0}
 PAPERS = [
@@ -110,7 +104,7 @@ def test_blocks_that_are_recomputed_are_compiled_too(store, tokenizer, device, a
 @pytest.fixture
 def backend(request, monkeypatch):
     """`eager` makes graphs as ever; turning them into machine code, as `inductor` does, takes twenty times as long."""
-    monkeypatch.setattr(compiling, "_compile", partial(compiling._compile, backend=request.param))
+    monkeypatch.setattr(parallelize, "_compile", partial(parallelize._compile, backend=request.param))
 
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)], indirect=True)
@@ -225,8 +219,8 @@ def test_on_a_gpu_whole_batches_are_replayed_and_parts_are_not(monkeypatch, kind
         name = {None: "plain", "reduce-overhead": "replayed"}[mode]
         return lambda *_: ran.append(name) or Loss(torch.zeros(()), torch.ones(()), (carried.mT,))
 
-    monkeypatch.setattr(compiling, "_compile", compile)
-    monkeypatch.setattr(compiling, "_can_compile", lambda _: True)
+    monkeypatch.setattr(parallelize, "_compile", compile)
+    monkeypatch.setattr(parallelize, "_can_compile", lambda _: True)
     loss_of = compiled(example_loss, torch.device(kind), replayed=4)
     found = [loss_of(None, causal_batch(ROWS[:rows]), None) for rows in (4, 2)]
     assert ran == expected
@@ -235,16 +229,3 @@ def test_on_a_gpu_whole_batches_are_replayed_and_parts_are_not(monkeypatch, kind
     for loss in found:
         assert loss.carry[0].is_contiguous()
         assert not loss.carry[0].any()
-
-
-@pytest.mark.parametrize(("kind", "compile", "expected"), [("cuda", True, 1), ("cuda", False, 0), ("cpu", True, 0)])
-def test_when_memory_runs_out_what_was_recorded_is_given_back(monkeypatch, kind, compile, expected):
-    forgotten = []
-    reset = torch.compiler.reset
-    monkeypatch.setattr(torch.compiler, "reset", lambda: forgotten.append(reset()))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    shared = SimpleNamespace(model=torch.nn.Linear(2, 3))
-    shared.model(torch.ones(2)).sum().backward()
-    steps._clear(Setup(shared, replace(CONFIG, compile=compile), Device(torch.device(kind), 1, True), ALONE, None))
-    assert len(forgotten) == expected
-    assert shared.model.weight.grad is None

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from plm_core.config import UserError
-from plm_core.training.ahead import Ahead
 from plm_core.training.device import Device, on_host, prepare
+from plm_core.training.prefetch import Prefetch
 from plm_core.training.snapshot import Snapshots
 
 
@@ -79,7 +79,7 @@ def test_the_threads_of_a_training_use_its_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: used.append((threading.current_thread(), gpu)))
-    for thread in (Ahead(lambda step: step, torch.device("cpu"))._thread, Snapshots(tmp_path)._thread):
+    for thread in (Prefetch(lambda step: step, torch.device("cpu"))._thread, Snapshots(tmp_path)._thread):
         its = thread.submit(threading.current_thread).result()
         assert used.pop() == (its, 3)
         assert its is not threading.current_thread()

@@ -1,22 +1,18 @@
 """The operations of a step are those that one counts by hand, product by product, and those of the literature."""
 
 import copy
-import math
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
-from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal, CausalBatch
-from plm_core.objectives.loss import Loss
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.sections.models import MODELS
@@ -140,26 +136,6 @@ def test_counting_leaves_the_training_as_it_was(paper, store, device):
     assert model.training
 
 
-@pytest.mark.parametrize("paper", PAPERS)
-def test_a_fine_tuning_can_be_counted_too(paper, store, device):
-    model, *_ = case(paper, store)
-    name = {"bert": "masked", "modernbert": "masked", "xlnet": "permutation"}.get(paper, "causal")
-    classifier = Classifier(model, input_format_of(name), "classification", 3, 0.1)
-    rows = [Row([Written(list(range(7, 7 + n)), [0] * n)], n % 3) for n in (13, 5)]
-    blocks = L * 12 * D * D * 6  # a position: what all papers have in common
-    assert step_flops(classifier, example_loss, collate(rows)) > 2 * 13 * blocks
-
-
-def test_a_function_that_looks_at_numbers_cannot_be_counted(make_gpt):
-    def looks(model, batch, carry):
-        logits = model.logits(model(batch.inputs))
-        return Loss(logits.sum() * float(logits.detach().max()), batch.num_targets)
-
-    ids = torch.zeros(2, 5, dtype=torch.long)
-    with pytest.raises(RuntimeError, match="meta"):
-        step_flops(make_gpt(), looks, CausalBatch(ids, ids, torch.ones(2, dtype=torch.bool)))
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_device_is_measured_by_its_best_product(monkeypatch, precision):
     times = iter([0.0, 0.05, 0.05 + 0.02, 0.07 + 0.04, 99.0])
@@ -169,27 +145,14 @@ def test_a_device_is_measured_by_its_best_product(monkeypatch, precision):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_real_measurement_is_a_rate():
-    assert math.isfinite(rate := measured_flops(torch.device("cpu"), "float32"))
-    assert rate > 0
-
-
 @pytest.mark.parametrize(
     ("name", "teraflops"),
     [
         ("NVIDIA A100-SXM4-40GB", 312),
-        ("NVIDIA A100-SXM4-80GB", 312),
-        ("NVIDIA A100-PCIE-40GB", 312),
         ("NVIDIA A100 80GB PCIe", 312),
         ("NVIDIA H100 80GB HBM3", 989.5),
-        ("NVIDIA H100 PCIe", 756.5),
-        ("NVIDIA H100 NVL", 835.5),
         ("NVIDIA H200", 989.5),
-        ("NVIDIA H200 NVL", 835.5),
-        ("NVIDIA B200", 2250),
         ("NVIDIA L4", 121),
-        ("NVIDIA L40S", 362.05),
-        ("NVIDIA A10", 125),
         ("NVIDIA GeForce RTX 4090", 165.2),
     ],
 )
@@ -201,14 +164,9 @@ def test_a_gpu_with_a_datasheet_is_known_by_its_name(name, teraflops):
     "name",
     [
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-        "NVIDIA A100-40C",
         "NVIDIA A10G",
-        "NVIDIA GH200 480GB",
         "NVIDIA H20",
-        "NVIDIA L40",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "AMD A10-7850K Radeon R7",
-        "AMD EPYC 9B14",
         "",
     ],
 )

@@ -10,14 +10,14 @@ from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same, validate
 
 from plm_core.config import UserError, from_dict
 from plm_core.objectives.loss import IGNORED, Batch
-from plm_core.training.anomalies import Diverged
+from plm_core.training.callbacks.anomaly_monitor import Diverged
+from plm_core.training.callbacks.metrics import Validation, best_report
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
-from plm_core.training.loop import Stopped, best_report, train
+from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.schedule import learning_rate_at, progress_at
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
 
 
 def test_reports_come_at_their_steps(undisturbed):
@@ -160,7 +160,7 @@ def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshot
     """On a clock that batches, validation and snapshots move forward, and nothing else."""
     now = [0.0]
     monkeypatch.setattr("plm_core.training.clock.perf_counter", lambda: now[0])
-    monkeypatch.setattr("plm_core.training.profiler.measured_flops", lambda *_: 1e9)
+    monkeypatch.setattr("plm_core.training.callbacks.speed_monitor.measured_flops", lambda *_: 1e9)
 
     def slow(step):
         now[0] += 1000.0 if step == 0 else 0.25  # the first step compiles

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -15,9 +14,9 @@ from plm_core.models.xlnet import XLNetConfig
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
+from plm_core.training.callbacks.speed_monitor import SpeedMonitor, bytes_per_position
 from plm_core.training.device import Device
 from plm_core.training.flops import step_flops
-from plm_core.training.profiler import Profiler, bytes_per_position, peak_memory
 
 CPU = torch.device("cpu")
 SIZES = {"vocab_size": 307, "context": 29, "layers": 2, "heads": 3, "width": 24}
@@ -51,7 +50,7 @@ def causal(make_gpt, store):
 
 
 def profiler(model, loss_of, precision="float32", bfloat16=False, **options):
-    return Profiler(model, loss_of, Device(CPU, 1, bfloat16), precision, **options)
+    return SpeedMonitor(model, loss_of, Device(CPU, 1, bfloat16), precision, **options)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -72,13 +71,6 @@ def test_the_meters_of_some_steps(now, causal, ranks):
     assert meters.mfu_datasheet is None
 
 
-def test_what_is_not_calibrated_has_no_mfu(now, causal):
-    made = profiler(*causal[:2])
-    made.start()
-    meters = made.read(100)
-    assert (meters.mfu_measured, meters.tokens_per_second) == (None, 400.0)
-
-
 def test_a_part_of_a_batch_is_as_good_as_the_whole(now, causal):
     found = []
     for rows in (causal[2], next(causal[2].split(5))):
@@ -90,7 +82,8 @@ def test_a_part_of_a_batch_is_as_good_as_the_whole(now, causal):
 
 def test_the_precision_that_counts_is_the_one_that_runs(monkeypatch, causal):
     asked = []
-    monkeypatch.setattr("plm_core.training.profiler.measured_flops", lambda device, precision: asked.append(precision))
+    measured = "plm_core.training.callbacks.speed_monitor.measured_flops"
+    monkeypatch.setattr(measured, lambda device, precision: asked.append(precision))
     for precision, able in [("float32", True), ("bfloat16", True), ("bfloat16", False)]:
         profiler(*causal[:2], precision, able).calibrate(causal[2])
     assert asked == ["float32", "bfloat16", "float32"]
@@ -119,19 +112,11 @@ def test_a_model_that_cannot_be_counted_is_trained_without_mfu(causal, last):
     assert made.read(100).mfu_measured is None
 
 
-def test_an_ordinary_model_is_counted_without_a_warning(causal):
-    made = profiler(*causal[:2])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        made.calibrate(causal[2])
-    assert made.read(100).mfu_measured > 0
-
-
 def test_the_most_memory_is_that_of_this_process_and_not_of_the_one_that_started_it():
     """The kernel begins a child's ru_maxrss with its parent's: a small stage of a large flow would look as large."""
     big = 1 << 30
     child = (
-        "import torch; from plm_core.training.profiler import peak_memory\n"
+        "import torch; from plm_core.training.callbacks.speed_monitor import peak_memory\n"
         "cpu = torch.device('cpu'); before = peak_memory(cpu)\n"
         "block = torch.ones(64 << 20, dtype=torch.uint8); after = peak_memory(cpu)\n"
         "del block; print(before, after, peak_memory(cpu))"
@@ -144,10 +129,6 @@ def test_the_most_memory_is_that_of_this_process_and_not_of_the_one_that_started
     before, after, later = map(int, done.stdout.split())
     assert before < big
     assert before + (32 << 20) < min(after, later) < big
-
-
-def test_memory_is_measured_in_bytes():
-    assert peak_memory(CPU) > 10 << 20
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

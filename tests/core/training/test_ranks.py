@@ -12,8 +12,7 @@ import torch
 from folds import CONFIG
 
 from plm_core.training.device import Device
-from plm_core.training.ranks import Ranks
-from plm_core.training.state import Unfit, require_fit
+from plm_core.training.ranks import Ranks, Unfit, require_fit
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-9

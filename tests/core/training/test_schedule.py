@@ -83,11 +83,3 @@ def test_whatever_gives_the_progress_the_rate_falls_with_it_from_the_peak_to_its
     assert learning_rate_at(step, 1.0, config) == pytest.approx(PEAK * config.final_fraction, abs=1e-12)
     if config.warmup_steps:
         assert learning_rate_at(config.warmup_steps - 1, progress[0], config) == PEAK, "no jump after the warm-up"
-
-
-@given(st.floats(0.01, 1), st.floats(0, 1))
-def test_wsd_is_constant_until_its_decay_begins(fraction, share):
-    config = OptimizerConfig(PEAK, 3, schedule="wsd", decay_fraction=fraction)
-    begin = 1 - fraction
-    assert learning_rate_at(3, share * begin, config) == PEAK * (0.1 + (1 - 0.1))
-    assert learning_rate_at(3, begin + 0.01 * fraction, config) < 0.92 * PEAK

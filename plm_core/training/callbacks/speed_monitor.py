@@ -17,12 +17,11 @@ from torch import nn
 
 from plm_core.objectives.loss import Batch, Batches
 from plm_core.text.store import TokenStore
+from plm_core.training.callbacks.energy_monitor import Energy
 from plm_core.training.clock import Clock
-from plm_core.training.compiling import LossOf
 from plm_core.training.device import Device
-from plm_core.training.energy import Energy
 from plm_core.training.flops import datasheet_flops, measured_flops, step_flops
-from plm_core.training.precision import Precision
+from plm_core.training.parallelize import LossOf
 
 T = TypeVar("T")
 
@@ -51,10 +50,10 @@ class Throughput:
     """Energy since the last report, validation and snapshots included; None without a counter."""
 
 
-class Profiler:
+class SpeedMonitor:
     """Measures a training run: ``calibrate`` once, ``start`` before steps, ``lap`` in them, ``read`` after them."""
 
-    def __init__(self, model: nn.Module, loss_of: LossOf, device: Device, precision: Precision, ranks: int = 1) -> None:
+    def __init__(self, model: nn.Module, loss_of: LossOf, device: Device, precision: str, ranks: int = 1) -> None:
         """``model`` and ``loss_of`` must be neither wrapped nor compiled.
 
         ``ranks`` processes, each with a device like this one, share the positions that are read.
@@ -63,7 +62,7 @@ class Profiler:
         self._loss_of = loss_of
         self._device = device.device
         self._ranks = ranks
-        self._precision: Precision = precision if device.bfloat16 else "float32"
+        self._precision: str = precision if device.bfloat16 else "float32"
         self._clock, self._energy = Clock(device.device), Energy(device.device)
         self.reads = 0
         """How often the meters were read."""

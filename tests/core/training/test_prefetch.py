@@ -6,7 +6,7 @@ import pytest
 import torch
 from folds import batch_at
 
-from plm_core.training.ahead import Ahead
+from plm_core.training.prefetch import Prefetch
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ def batches(made):
             raise OSError("step 3")
         return batch_at(step)
 
-    with Ahead(make, CPU) as ahead:
+    with Prefetch(make, CPU) as ahead:
         yield ahead
 
 
@@ -43,17 +43,6 @@ def test_each_batch_is_made_once_by_one_other_thread(batches, made):
     assert threading.current_thread().name not in {name for _, name in made}
 
 
-def test_the_next_batch_is_made_while_nobody_asks(batches, made):
-    batches(0)
-    batches._thread.submit(lambda: None).result()  # behind what was begun
-    assert steps(made) == [0, 1]
-
-
-def test_a_training_that_jumps_gets_the_batch_that_it_asks_for(batches):
-    for step in (5, 6, 5, 1, 9):
-        assert torch.equal(batches(step).inputs, batch_at(step).inputs)
-
-
 def test_an_error_is_raised_at_its_own_step(batches):
     assert torch.equal(batches(2).inputs, batch_at(2).inputs)
     with pytest.raises(OSError, match="step 3"):
@@ -61,7 +50,7 @@ def test_an_error_is_raised_at_its_own_step(batches):
 
 
 def test_behind_the_last_step_nothing_is_made_and_no_thread_is_left(made):
-    with Ahead(lambda step: made.append((step, "")) or batch_at(step), CPU) as batches:
+    with Prefetch(lambda step: made.append((step, "")) or batch_at(step), CPU) as batches:
         batches(7, last=True)
     assert steps(made) == [7]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]

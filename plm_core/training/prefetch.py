@@ -10,7 +10,7 @@ from plm_core.objectives.loss import Batch
 from plm_core.training.device import thread_beside
 
 
-class Ahead:
+class Prefetch:
     """``batch_at`` that prepares the next step's batch in the background; for a GPU in pinned memory."""
 
     def __init__(self, batch_at: Callable[[int], Batch], device: torch.device) -> None:
