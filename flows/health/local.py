@@ -24,17 +24,17 @@ COPIES = 2
 def journals(root: Path, _everything: bool) -> Iterator[Finding | Note]:
     """Journals that MLflow has not received, and damaged ones."""
     for journal in journals_of(root):
-        if journal["damaged"]:
-            lines = ", ".join(map(str, journal["damaged"]))
+        where = journal.path.relative_to(root).as_posix()
+        if journal.damaged:
+            lines = ", ".join(map(str, journal.damaged))
             mend = "restore the file from a backup, if there is one; the next `plm run` sends the other lines"
-            yield Finding(f"lines cannot be read: {lines}", journal["path"], mend)
-        if not journal["living"] and not journal["sent"] and journal["sender"] != "":
-            because = f": {journal['sender']}" if journal["sender"] else ""
+            yield Finding(f"lines cannot be read: {lines}", where, mend)
+        if not journal.living and not journal.sent and journal.sender != "":
+            because = f": {journal.sender}" if journal.sender else ""
             mend = "the next `plm run` sends it, once MLflow answers"
-            what = f"MLflow does not have all of the run {journal['name'] or journal['key']}{because}"
+            what = f"MLflow does not have all of the run {journal.name or journal.path.stem}{because}"
             # Sending deletes a journal, and with it the lines that somebody may still be able to read.
-            safe = None if journal["damaged"] else partial(send_leftovers, root)
-            yield Finding(what, journal["path"], mend, safe)
+            yield Finding(what, where, mend, None if journal.damaged else partial(send_leftovers, root))
 
 
 def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -14,7 +14,7 @@ from flows import settings
 from flows.health.finding import Finding, Note
 from flows.registry import CHALLENGER, CHAMPION, CHECKSUMS, DIGEST_TAG, Registry, Version, opened
 from flows.store import RegistryError, sha256, unless_gone
-from flows.tracking import journals, send_leftovers
+from flows.tracking import State, journals, send_leftovers
 from flows.transaction import SETS_IT, alone, disagreement, recover
 from plm_core.shared.stores import SQLITE, made
 
@@ -146,7 +146,7 @@ def _runs(root: Path, registry: Registry, later: Later) -> Iterator[Finding]:
     """Runs of stages whose process is dead, and of registrations that were killed."""
     running = list(registry.runs("attributes.status = 'RUNNING'"))
     abandoned = {run.info.run_id for run in registry.abandoned()}
-    known = {journal["key"]: journal for journal in journals(root)}
+    known = {journal.path.stem: journal for journal in journals(root)}
     for run in running:
         found = _run(root, registry, run, known, run.info.run_id in abandoned, later)
         # The run may have ended, and its journal with it, since the runs were listed.
@@ -155,7 +155,7 @@ def _runs(root: Path, registry: Registry, later: Later) -> Iterator[Finding]:
 
 
 def _run(
-    root: Path, registry: Registry, run: "Run", known: Mapping[str, dict[str, Any]], abandoned: bool, later: Later
+    root: Path, registry: Registry, run: "Run", known: Mapping[str, State], abandoned: bool, later: Later
 ) -> Finding | None:
     def kill(registry: Registry) -> None:
         if _is_running(registry, run.info.run_id):
@@ -169,9 +169,9 @@ def _run(
         return Finding(what, where, mend, later(kill))
     key = tags.get(JOURNAL_TAG, "")
     if journal := known.get(key):
-        if not journal["living"] and journal["sender"] != "":
+        if not journal.living and journal.sender != "":
             mend = "the next `plm run` sends the rest of its journal, and ends it"
-            safe = None if journal["damaged"] else partial(send_leftovers, root)
+            safe = None if journal.damaged else partial(send_leftovers, root)
             return Finding("its process is dead, and it is RUNNING in MLflow", where, mend, safe)
     elif key and tags.get("plm.host") == socket.gethostname() and registry.tracking.uri.startswith(SQLITE):
         mend = "end it in MLflow as KILLED: what its process did not send is lost"

@@ -41,7 +41,7 @@ def _delete_snapshots(root: Path, folder: Path, days: int) -> None:
 
 
 def _trains(root: Path) -> bool:
-    return any(journal["living"] and journal["training"] for journal in journals_of(root))
+    return any(journal.living and journal.training for journal in journals_of(root))
 
 
 def journals(root: Path, rules: Retention) -> Iterator[Waste]:
@@ -53,14 +53,13 @@ def journals(root: Path, rules: Retention) -> Iterator[Waste]:
 
 
 def _done_with(root: Path, days: int) -> list[Path]:
-    sent = [root / each["path"] for each in journals_of(root) if each["sent"] and not each["living"]]
+    sent = [journal.path for journal in journals_of(root) if journal.sent and not journal.living]
     return [path for path in sent if _old([path], days)]
 
 
 def _delete_journal(root: Path, path: Path, days: int) -> None:
     if path in _done_with(root, days):
         path.unlink(missing_ok=True)
-        path.with_suffix(".sent").unlink(missing_ok=True)
 
 
 def sweeps(root: Path, rules: Retention) -> Iterator[Waste]:
