@@ -20,15 +20,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-TRIES, PAUSE_S = 20, 0.05
-"""How often, and after which pause, a lock is tried: whoever looks whether it is held has it for a moment."""
+TRIES = 20
+"""How often a lock is tried: whoever looks whether it is held has it for a moment."""
+PAUSE_S = 0.05
 
 
 class Journal:
     """A journal that this process writes."""
 
     def __init__(self, path: Path, flags: int = 0) -> None:
-        self.path, self._descriptor = path, os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o644)
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o644)
         # A lock belongs to all processes that have inherited the open file: it must end with this one.
         os.register_at_fork(after_in_child=self.close)
 
@@ -96,11 +98,11 @@ def opening(path: Path) -> dict[str, Any]:
 
 def ending(path: Path) -> tuple[str | None, bool]:
     """The status that a run ended with, None if none was written, and whether MLflow has all of it. Raises OSError."""
-    status, last = None, ""
+    status = None
+    message: dict[str, Any] = {}
     for message, _ in messages(path):
-        last = message["kind"]
-        status = None if last == "open" else message.get("status", status)
-    return status, last == "published"
+        status = None if message["kind"] == "open" else message.get("status", status)
+    return status, message.get("kind") == "published"
 
 
 def publisher_of(path: Path) -> Path:

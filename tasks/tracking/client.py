@@ -49,7 +49,8 @@ class Tracker:
     def open(self, params: Mapping[str, object], inputs: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Begin the run, or continue that of the same training; ``tracked`` calls it."""
         self._open = True
-        parent, trial = os.environ.get("PLM_PARENT_RUN_ID", ""), os.environ.get("PLM_TRIAL")
+        parent = os.environ.get("PLM_PARENT_RUN_ID", "")
+        trial = os.environ.get("PLM_TRIAL")
         try:
             meant_for = store()
             self._publishes = not parent.startswith(BY_JOURNAL)

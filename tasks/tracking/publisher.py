@@ -55,21 +55,26 @@ class Publisher:
     """Publishes runs that have ended, the living one with a key, and on request all living ones for the same MLflow."""
 
     def __init__(self, key: str = "", every: bool = False) -> None:
-        self.key, self.every, self.store = key, every, store()
+        self.key = key
+        self.every = every
+        self.store = store()
         self.runs: dict[Path, Run] = {}
         """The runs that this process publishes, and no other one."""
         self.connection: tuple[MlflowClient, str] | None = None
-        self._away, self._retry, self._pause = False, 0.0, 1.0
-        self._progress = 0.0
+        self._away = False
+        """Whether MLflow is unreachable; when it is tried again, and after which pause the time after that."""
+        self._retry = 0.0
+        self._pause = 1.0
+        self._progress = time.monotonic()
         self._kept: dict[Path, int] = {}
         """The length of journals that MLflow has in full, and that are kept."""
         self._monitor: Any = None
 
     def serve(self) -> None:
         """Publish while the followed run lives, and then until MLflow has what has ended, or is away for too long."""
-        self._progress = time.monotonic()
         while True:
-            lives, waits = held(JOURNALS / f"{self.key}.jsonl"), self.round()
+            lives = held(JOURNALS / f"{self.key}.jsonl")
+            waits = self.round()
             if lives:
                 self._progress = time.monotonic()
             elif not waits:
@@ -102,6 +107,7 @@ class Publisher:
         if not taken(lock.fileno()):
             lock.close()
             return False
+        lock.truncate(0)  # what a killed publisher had to say
         from tasks.tracking.run import Run  # MLflow takes seconds to import: only if there is something to publish
 
         self.runs[path] = Run(path, lock)
@@ -123,7 +129,8 @@ class Publisher:
             if self.connection:
                 run.note(f"{one_line(error)} ({run.path})")
             else:
-                self._retry, self._pause = run.due, min(2 * self._pause, LONGEST_PAUSE_S)
+                self._retry = run.due
+                self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
                 for each in self.runs.values():
                     each.note(one_line(error))
                 if not self._away:
@@ -134,7 +141,9 @@ class Publisher:
             return
         if self._away:
             print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
-        self._away, self._pause, self._progress = False, 1.0, time.monotonic()
+        self._away = False
+        self._pause = 1.0
+        self._progress = time.monotonic()
         run.due = time.monotonic() + min(EVERY_S[1], max(EVERY_S[0], run.age_s / 20))
         run.note("")
 
@@ -176,7 +185,7 @@ def publish_unkept(key: str, lines: Iterable[str]) -> None:
     run = Run(aside)
     try:
         run.publish(*connect(), False, {}, map(parsed, lines))
-        resumes = run.opening.get("training") and run.status != "FINISHED"
+        resumes = run.opening.get("training") and run.end.get("status") != "FINISHED"
     except Exception as error:  # noqa: BLE001 as above
         warn(f"{one_line(error)}; there is no disk space to keep this run, and part of it is lost")
         resumes = True

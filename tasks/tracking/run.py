@@ -45,10 +45,12 @@ class Run:
         self.offset = 0
         """Bytes of the journal that this process has published."""
         self.opening: dict[str, Any] = {}
-        self.status, self._ended = "KILLED", 0
-        """How the run ended if it has, and when (milliseconds since 1970; 0 if it does not say)."""
-        self.due, self.trouble = 0.0, ""
-        """When it is published again, unless it has ended before, and why it could not be published the last time."""
+        self.end: dict[str, Any] = {}
+        """Its last message, if that says how the run ended."""
+        self.due = 0.0
+        """When it is published again, unless it has ended before."""
+        self.trouble = ""
+        """Why it could not be published the last time."""
         self._points: list[Metric] = []
         self._warned = False
 
@@ -80,7 +82,9 @@ class Run:
         not fit on the disk. Raises what MLflow raises.
         """
         self.client, self.experiment = client, experiment
-        self._points, end, damaged = [], self.offset, 0
+        self._points = []
+        end = self.offset
+        damaged = 0
         try:
             for message, end in messages(self.path, self.offset) if self.path.is_file() else ():
                 self._take(message)
@@ -90,15 +94,18 @@ class Run:
             for message in unkept:
                 self._take(message)
             if self.opening.get("tags", {}).get("plm.host") == socket.gethostname():
-                when, age = milliseconds(), int(self.age_s)
-                self._points += [Metric(f"system/{name}", value, when, age) for name, value in system.items()]
+                now = milliseconds()
+                self._points += [
+                    Metric(f"system/{name}", value, now, int(self.age_s)) for name, value in system.items()
+                ]
             self._deliver(end)
             if not living and self.id:
-                when = self._ended or self.path.stat().st_mtime_ns // 1_000_000
-                self._take({"kind": "status", "status": self.status, "time": when})
+                ending = self.end or {"status": "KILLED", "time": self.path.stat().st_mtime_ns // 1_000_000}
+                self._take(ending | {"kind": "status"})
         except MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                self.id, self.offset = "", 0  # a new database gets the journal from its beginning
+                self.id = ""  # a new database gets the journal from its beginning
+                self.offset = 0
             raise
         if damaged:
             warn(f"{self.path}: {damaged} damaged lines are left out")
@@ -108,7 +115,8 @@ class Run:
         try:
             match message["kind"]:
                 case "open":
-                    self.opening, self.status, self._ended = self.opening or dict(message), "KILLED", 0
+                    self.opening = self.opening or dict(message)
+                    self.end = {}
                     self._open(message)
                 case "metrics":
                     model = self._model(message["digest"], message.get("path")) if "digest" in message else None
@@ -117,7 +125,7 @@ class Run:
                 case "tags":
                     self._log("tags", [RunTag(name, value) for name, value in message["tags"].items()])
                 case "end":
-                    self.status, self._ended = message["status"], message["time"]
+                    self.end = dict(message)
                 case "status":
                     self.client.set_terminated(self.id, message["status"], end_time=message["time"])
         except MlflowException as error:
@@ -127,7 +135,8 @@ class Run:
 
     def _deliver(self, offset: int) -> None:
         self._log("metrics", self._points)
-        self._points, self.offset = [], offset
+        self._points = []
+        self.offset = offset
 
     def _log(self, kind: str, items: Sequence[Any]) -> None:
         """Send metrics, params or tags; one that MLflow refuses must not hold up the others."""
@@ -198,8 +207,9 @@ class Run:
         if path:
             if model is None:
                 tags = {"checkpoint.sha256": digest, "checkpoint.path": path}
-                name, run = Path(path).name, self._existing()
-                model = str(mlflow.create_external_model(name, run, tags, experiment_id=self.experiment).model_id)
+                name = Path(path).name
+                made = mlflow.create_external_model(name, self._existing(), tags, experiment_id=self.experiment)
+                model = str(made.model_id)
             self.client.log_outputs(self._existing(), [LoggedModelOutput(model, step=0)])
         return model
 
