@@ -1,26 +1,25 @@
 """The pipeline's own run in MLflow, the parent of its stages' runs. Used by ``flows/pipeline.py``.
 
-Like a stage, the flow does not talk to MLflow itself: it starts ``python -m tasks.tracking.recorder``, which keeps the
-pipeline's journal, sends those of all stages, and learns through a pipe how the pipeline ended. A pipeline that is
-killed leaves a run marked KILLED, because the recorder sees the pipe close.
+The flow does not talk to MLflow itself. It writes a journal as every stage does, and starts the publisher of all runs
+of the pipeline (``tasks/tracking/publisher.py``). A pipeline that is killed leaves a run marked KILLED.
 """
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.outcome import UserError
 from plm_core.shared import stores
+from plm_core.shared.journal import Journal, ending, held, messages, milliseconds, opening, origin, publisher_of
 from plm_core.shared.paths import JOURNALS
 
 END_S = 120.0
-"""How long the flow waits until MLflow has everything; if MLflow is down, the recorder gives up sooner."""
+"""How long the flow waits until MLflow has everything; if MLflow is down, the publisher gives up sooner."""
 
 Track = Callable[[Path], AbstractContextManager[str | None]]
 """Opens the pipeline's own tracking run and yields its id, as ``pipeline_run`` does."""
@@ -32,7 +31,7 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
 
     The run ends as FINISHED, as FAILED if the block raises an ``Exception``, as KILLED if it is interrupted. After the
     block, MLflow has the runs of all stages, or a line on stderr says what is left to send. Yields None with
-    ``PLM_TRACKING=off``.
+    ``PLM_TRACKING=off``, and if there is no room on the disk.
 
     Raises:
         UserError: MLflow answers, and a person has to mend it.
@@ -40,59 +39,89 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
     if os.environ.get("PLM_TRACKING") == "off":
         yield None
         return
-    recorder = _start(root, name)
-    assert recorder.stdout is not None
-    key = recorder.stdout.readline().strip()
-    if key.startswith("error: "):
-        recorder.communicate()
-        raise UserError(key.removeprefix("error: "))
+    try:
+        journal = Journal.new(root / JOURNALS, name)
+        begun = {"name": name, "start_time": milliseconds(), "params": {}, "inputs": {}}
+        journal.append({"kind": "open", **begun, "tags": {"plm.stage": name} | origin("plm run", root)})
+    except OSError as error:
+        _warn(f"no journal ({error}); the run is not shown")
+        yield None
+        return
+    publisher = _publisher(root, journal.path.stem)
+    assert publisher.stdout is not None
+    if refused := publisher.stdout.readline().strip():
+        publisher.communicate()
+        journal.path.unlink()
+        journal.close()
+        raise UserError(refused)
     status = "KILLED"
     try:
-        yield f"{stores.BY_JOURNAL}{key}" if key else None
+        yield f"{stores.BY_JOURNAL}{journal.path.stem}"
         status = "FINISHED"
     except Exception:
         status = "FAILED"
         raise
     finally:
-        if recorder.poll() is not None and key:
-            recorder = _start(root, name, key)  # it was killed: another one continues
+        with contextlib.suppress(OSError):  # a full disk: the run is shown as KILLED
+            journal.append({"kind": "end", "status": status, "time": milliseconds()})
+        if publisher.poll() is not None:
+            publisher = _publisher(root, journal.path.stem)  # it was killed: another one continues
+        journal.close()
         try:
-            recorder.communicate(status, timeout=END_S)  # ends the pipe
+            publisher.communicate(timeout=END_S)
         except subprocess.TimeoutExpired:
-            recorder.kill()
-            recorder.communicate()
-            said = f"MLflow: makes no progress; {JOURNALS} keeps what has not been sent"
-            print(f"warning: {said}", file=sys.stderr, flush=True)
+            publisher.kill()
+            publisher.communicate()
+            _warn(f"makes no progress; {JOURNALS} keeps what has not been sent")
+
+
+def _publisher(root: Path, key: str) -> "subprocess.Popen[str]":
+    # Ctrl-C must only reach the flow: the publisher ends when the run has ended, and records how.
+    command = [*stores.PUBLISHER, "--follow", key, "--all"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, start_new_session=True)
+
+
+def _warn(what: str) -> None:
+    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
 
 
 def send_leftovers(root: Path) -> None:
-    """Send what an outage of MLflow has left behind, as every recorder does."""
+    """Send what an outage of MLflow has left behind, as every publisher does."""
     if os.environ.get("PLM_TRACKING") != "off" and any((root / JOURNALS).glob("*.jsonl")):
-        subprocess.run([*stores.RECORDER, "--leftovers"], cwd=root, check=False)
+        subprocess.run(stores.PUBLISHER, cwd=root, check=False)
 
 
-def journals(root: Path) -> list[dict[str, Any]]:
-    """The state of each journal of the checkout, as ``tasks.journals.state`` gives it.
+@dataclass(frozen=True)
+class State:
+    """A journal as it is now."""
 
-    Raises:
-        UserError: the journals cannot be read.
-    """
-    if not any((root / JOURNALS).glob("*.jsonl")):
-        return []
-    command = [sys.executable, "-m", "tasks.journals"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UserError(f"{root / JOURNALS}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
-    return json.loads(done.stdout)
+    path: Path
+    name: str
+    """The name of its run, empty if its first line cannot be read."""
+    training: bool
+    """Whether it is kept after an interruption, so that its training run can resume."""
+    living: bool
+    """Whether the process of its run is alive."""
+    sent: bool
+    """Whether MLflow has all of it, and the end of its run."""
+    sender: str | None
+    """The problem of the process that publishes it, empty if there is none; None if no process does."""
+    damaged: tuple[int, ...]
+    """The numbers (from 1) of lines that cannot be read."""
 
 
-def _start(root: Path, name: str, *key: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [*stores.RECORDER, "--pipeline", name, *key],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-        # Ctrl-C must only reach the flow: the recorder ends when the pipe closes, and records how.
-        start_new_session=True,
-    )
+def journals(root: Path) -> Iterator[State]:
+    """The state of each journal of the checkout."""
+    for path in sorted((root / JOURNALS).glob("*.jsonl")):
+        with contextlib.suppress(FileNotFoundError):  # it has been published in the meantime
+            begun, publisher = opening(path), publisher_of(path)
+            lines = enumerate(messages(path), 1)
+            yield State(
+                path,
+                begun.get("name", ""),
+                bool(begun.get("training")),
+                held(path),
+                ending(path)[1],
+                publisher.read_text(encoding="utf-8") if held(publisher) else None,
+                tuple(number for number, (message, _) in lines if message["kind"] == "damaged"),
+            )

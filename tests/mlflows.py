@@ -13,7 +13,7 @@ import urllib.request
 import mlflow
 import psutil
 
-from tasks.tracking.service import RECORDER
+from plm_core.shared.stores import PUBLISHER
 
 
 def start(folder, body, **environment):
@@ -75,23 +75,24 @@ def sent(folder):
 
 def leftovers(folder, **environment):
     """Have what waits sent; returns what is said about it."""
-    command, environment = [*RECORDER, "--leftovers"], os.environ | environment
+    command, environment = PUBLISHER, os.environ | environment
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == ""
     return done.stderr
 
 
-def recorder_of(folder):
-    """The process that sends this folder's journals, None when there is none."""
+def publishers_of(folder):
+    """The processes that publish this folder's journals."""
+    found = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
-            if "tasks.tracking.recorder" in (process.info["cmdline"] or ()) and process.cwd() == str(folder):
-                return process
-    return None
+            if "tasks.tracking.publisher" in (process.info["cmdline"] or ()) and process.cwd() == str(folder):
+                found.append(process)
+    return found
 
 
 def wait_until(condition):
-    """A stage that is killed does not wait for its recorder."""
+    """A stage that is killed does not wait for its publisher."""
     deadline = time.monotonic() + 1800
     while not condition():
         assert time.monotonic() < deadline

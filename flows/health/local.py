@@ -27,17 +27,17 @@ COPIES = 2
 def journals(root: Path, _everything: bool) -> Found:
     """Journals that MLflow has not received, and damaged ones."""
     for journal in journals_of(root):
-        if journal["damaged"]:
-            lines = ", ".join(map(str, journal["damaged"]))
+        where = journal.path.relative_to(root).as_posix()
+        if journal.damaged:
+            lines = ", ".join(map(str, journal.damaged))
             mend = "restore the file from a backup, if there is one; the next `plm run` sends the other lines"
-            yield Finding(f"lines cannot be read: {lines}", journal["path"], mend)
-        if not journal["living"] and not journal["sent"] and journal["sender"] != "":
-            because = f": {journal['sender']}" if journal["sender"] else ""
+            yield Finding(f"lines cannot be read: {lines}", where, mend)
+        if not journal.living and not journal.sent and journal.sender != "":
+            because = f": {journal.sender}" if journal.sender else ""
             mend = "the next `plm run` sends it, once MLflow answers"
-            what = f"MLflow does not have all of the run {journal['name'] or journal['key']}{because}"
+            what = f"MLflow does not have all of the run {journal.name or journal.path.stem}{because}"
             # Sending deletes a journal, and with it the lines that somebody may still be able to read.
-            safe = None if journal["damaged"] else partial(send_leftovers, root)
-            yield Finding(what, journal["path"], mend, safe)
+            yield Finding(what, where, mend, None if journal.damaged else partial(send_leftovers, root))
 
 
 def snapshots(root: Path, _everything: bool) -> Found:
@@ -68,7 +68,7 @@ def snapshots(root: Path, _everything: bool) -> Found:
 
 def old_snapshots(root: Path, rules: Retention) -> Found:
     """The snapshots of training runs, and the parts of corpus stages, that were never resumed."""
-    if any(journal["living"] and journal["training"] for journal in journals_of(root)):
+    if any(journal.living and journal.training for journal in journals_of(root)):
         return
     for folder in sorted(folder for kind in (paths.SNAPSHOTS, paths.PARTS) for folder in (root / kind).glob("*/")):
         if (size := _untouched(folder, rules.snapshots_days)) is not None:
@@ -78,16 +78,10 @@ def old_snapshots(root: Path, rules: Retention) -> Found:
 
 def old_journals(root: Path, rules: Retention) -> Found:
     """The journals of interrupted training runs that MLflow has completely."""
-
-    def delete(path: Path) -> None:
-        path.unlink()
-        path.with_suffix(".sent").unlink(missing_ok=True)
-
-    for journal in [each for each in journals_of(root) if each["sent"] and not each["living"]]:
-        path = root / journal["path"]
+    for path in [journal.path for journal in journals_of(root) if journal.sent and not journal.living]:
         if (size := _untouched(path, rules.snapshots_days)) is not None:
             why = f"sent, and older than {rules.snapshots_days} days"
-            yield waste(journal["path"], why, size, partial(delete, path))
+            yield waste(path.relative_to(root).as_posix(), why, size, path.unlink)
 
 
 def old_sweeps(root: Path, rules: Retention) -> Found:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -21,7 +21,7 @@ from flows.health.finding import Finding, Found, Note, waste
 from flows.registry import CHALLENGER, CHAMPION, CHECKSUMS, DIGEST_TAG, Registry, Version, opened
 from flows.settings import Retention
 from flows.store import RegistryError, pages, sha256, unless_gone
-from flows.tracking import journals, send_leftovers
+from flows.tracking import State, journals, send_leftovers
 from flows.transaction import SETS_IT, alone, disagreement, recover
 from plm_core.shared import paths
 from plm_core.shared.stores import SQLITE, made
@@ -150,7 +150,7 @@ def _runs(root: Path, registry: Registry) -> Iterator[Finding]:
     """Runs of stages whose process is dead, and of registrations that were killed."""
     running = list(registry.runs("attributes.status = 'RUNNING'"))
     abandoned = {run.info.run_id for run in registry.abandoned()}
-    known = {journal["key"]: journal for journal in journals(root)}
+    known = {journal.path.stem: journal for journal in journals(root)}
     for run in running:
         found = _run(root, registry, run, known, run.info.run_id in abandoned)
         # The run may have ended, and its journal with it, since the runs were listed.
@@ -158,9 +158,7 @@ def _runs(root: Path, registry: Registry) -> Iterator[Finding]:
             yield found
 
 
-def _run(
-    root: Path, registry: Registry, run: "Run", known: Mapping[str, dict[str, Any]], abandoned: bool
-) -> Finding | None:
+def _run(root: Path, registry: Registry, run: "Run", known: Mapping[str, State], abandoned: bool) -> Finding | None:
     def kill() -> None:
         if _is_running(registry, run.info.run_id):
             registry.client.set_terminated(run.info.run_id, "KILLED")
@@ -173,9 +171,9 @@ def _run(
         return Finding(what, where, mend, kill)
     key = tags.get(JOURNAL_TAG, "")
     if journal := known.get(key):
-        if not journal["living"] and journal["sender"] != "":
+        if not journal.living and journal.sender != "":
             mend = "the next `plm run` sends the rest of its journal, and ends it"
-            safe = None if journal["damaged"] else partial(send_leftovers, root)
+            safe = None if journal.damaged else partial(send_leftovers, root)
             return Finding("its process is dead, and it is RUNNING in MLflow", where, mend, safe)
     elif key and tags.get("plm.host") == socket.gethostname() and registry.tracking.uri.startswith(SQLITE):
         mend = "end it in MLflow as KILLED: what its process did not send is lost"

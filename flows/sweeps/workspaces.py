@@ -85,7 +85,7 @@ class Workspaces:
             with self._alone():
                 self._git("worktree", "add", "--quiet", "--detach", str(place), self.commit)
             (self._root / JOURNALS).mkdir(parents=True, exist_ok=True)
-            # The recorder sends the runs of all trials, and outlives them.
+            # The publisher sends the runs of all trials, and outlives them.
             for path in (*self._given, JOURNALS.as_posix()):
                 here = place / path
                 if (self._root / path).exists() and not here.exists():

@@ -1,6 +1,6 @@
 """MLflow's stores: a server, or a SQLite file with a folder next to it. Used wherever one is opened.
 
-The pipeline's recorder and the flow's registry open the same store; this is what they must do alike.
+The pipeline's publisher and the flow's registry open the same store; this is what they must do alike.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ QUIET = {
 }
 """MLflow's environment for whoever talks to it."""
 
-RECORDER = [sys.executable, "-W", "ignore", "-m", "tasks.tracking.recorder"]
+PUBLISHER = [sys.executable, "-W", "ignore", "-m", "tasks.tracking.publisher"]
 """The command that sends runs to MLflow."""
 BY_JOURNAL = "journal:"
 """The prefix of a parent run that is named by the key of its journal: the run may not exist yet."""
@@ -40,7 +40,6 @@ LEDGER = {
 
 PLACE_TAG = "plm.artifacts"
 """The tag of an experiment that says where the store's artifacts were when it was last opened."""
-
 PLACES = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),

@@ -25,7 +25,7 @@ def meters() -> None:
 
 
 def _link(stage: str) -> str | None:
-    """The address of the training run in MLflow; None if its recorder has not reached MLflow."""
+    """The address of the training run in MLflow; None if MLflow does not have it yet."""
     try:
         return (paths.RUN_LINKS / f"{stage}.txt").read_text(encoding="utf-8").strip()
     except OSError:

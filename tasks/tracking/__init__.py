@@ -1,1 +1,1 @@
-"""Runs on their way to MLflow: the client that stages use, journals on disk, the recorder that sends them."""
+"""Runs on their way to MLflow: the client that stages use, the publisher that sends them."""

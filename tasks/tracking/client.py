@@ -1,30 +1,31 @@
 """MLflow for one stage process: ``with tracked(...) as tracker``. Every stage uses it, and it never disturbs one.
 
-The stage itself never imports MLflow nor waits for it. It appends what happens, one JSON line at a time, to the run's
-journal (``journal.py``), and the checkout's recorder (``recorder.py``), which is started when there is none, sends it
-to MLflow. So only the recorder is affected when the server is down or hangs, and what could not be sent stays on disk.
-The stage holds a lock on its journal: after a SIGKILL the recorder finds the lock free and marks the run KILLED. Only
-what does not fit on the disk is sent by a process that the stage waits for.
+The stage itself never imports MLflow nor waits for it. It appends what happens to the run's journal
+(``plm_core/shared/journal.py``), and a publisher, which it starts unless its pipeline has one, brings that to MLflow.
+So only the publisher is affected when the server is down or hangs. The stage waits for MLflow in one case: at its end,
+when the disk has no room for the journal.
 """
 
 import contextlib
+import json
 import os
-import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plm_core.config import UserError
+from plm_core.config import UserError, digest
+from plm_core.shared.journal import Journal, ending, held, messages, milliseconds, opening, origin, publisher_of
+from plm_core.shared.paths import JOURNALS
 from plm_core.shared.statuses import INTERRUPTED
-from plm_core.shared.stores import BY_JOURNAL, RECORDER
+from plm_core.shared.stores import BY_JOURNAL, PUBLISHER, absolute, shown
+from tasks.settings import params
 from tasks.settings.machine import leads
-from tasks.tracking import service
-from tasks.tracking.journal import FORMAT, Journal, line_of, milliseconds, unfinished
 
 LOOK_S = 15.0
-"""How often a stage checks that its recorder is alive."""
+"""How often a stage checks that its publisher is alive."""
 
 
 class Tracker:
@@ -34,9 +35,11 @@ class Tracker:
         self._stage, self._training = stage, training
         self._open = False
         self._journal: Journal | None = None
-        self._service: service.Service | None = None
+        self._publishes = False
+        """Whether this process starts a publisher; a pipeline has its own."""
+        self._publisher: subprocess.Popen[bytes] | None = None
         self._looked = 0.0
-        self._refused: list[dict[str, Any]] = []
+        self._unkept: list[dict[str, Any]] = []
         """Messages that did not fit on the disk so far."""
         self._known: set[tuple[str, int]] = set()
         """Points (name, step) that are not recorded again: those from before an interruption, which a training run
@@ -46,14 +49,14 @@ class Tracker:
     def open(self, params: Mapping[str, object], inputs: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Begin the run, or continue that of the same training; ``tracked`` calls it."""
         self._open = True
-        store = None
+        parent = os.environ.get("PLM_PARENT_RUN_ID", "")
+        trial = os.environ.get("PLM_TRIAL")
         try:
-            store = service.store()
-            # A pipeline has its own recorder, which reports problems itself.
-            if not os.environ.get("PLM_PARENT_RUN_ID", "").startswith(BY_JOURNAL):
-                self._service = service.Service(store)
+            meant_for = store()
+            self._publishes = not parent.startswith(BY_JOURNAL)
         except UserError as error:
-            service.warn(f"{error}; the run is kept in its journal")
+            meant_for = None
+            warn(f"{error}; the run is kept in its journal")
         kind = self._stage.partition("-")[0]
         tags = {
             "dvc.stage": os.environ.get("PLM_STAGE", self._stage),
@@ -61,30 +64,39 @@ class Tracker:
             "plm.stage_pid": str(os.getpid()),
             **tags,
             **origin(f"tasks/{kind}.py"),
+            **({"plm.trial": trial} if trial else {}),
         }
-        if trial := os.environ.get("PLM_TRIAL"):
-            tags["plm.trial"] = trial
-        with contextlib.suppress(OSError):
-            self._journal = unfinished(self._training) if self._training else None
-            self._known = self._journal.points() if self._journal else set()
+        if self._training:
+            self._resume()
         self._send(
             "open",
-            format=FORMAT,
             name=f"{self._stage} {trial}" if trial else self._stage,
             training=self._training,
             params=params,
             inputs=inputs,
-            parent=os.environ.get("PLM_PARENT_RUN_ID"),
+            parent=parent,
             tags=tags,
             start_time=milliseconds(),
-            store=store,
+            store=meant_for,
         )
+
+    def _resume(self) -> None:
+        """Continue the journal of the same training run if it did not finish."""
+        for path in sorted(JOURNALS.glob("*.jsonl"), reverse=True):
+            with contextlib.suppress(OSError):
+                same = opening(path).get("training") == self._training and ending(path)[0] != "FINISHED"
+                if same and (journal := Journal.existing(path)):
+                    self._journal = journal
+                    points = (point for message, _ in messages(path) for point in message.get("points", ()))
+                    self._known = {(name, step) for name, _, _, step in points}
+                    return
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record points of curves; they carry the time of this call."""
         self._step = max(self._step, step)
-        if points := [point for point in _points(metrics, step) if (point[0], step) not in self._known]:
-            self._send("metrics", points=points)
+        new = {name: value for name, value in metrics.items() if (name, step) not in self._known}
+        if new:
+            self._send("metrics", points=_points(new, step))
 
     def repeat(self, step: int) -> None:
         """Training was rolled back: points from this step on are recorded again; MLflow shows both."""
@@ -101,46 +113,53 @@ class Tracker:
     def checkpoint(self, path: Path, digest: str, metrics: Mapping[str, float]) -> None:
         """Record a checkpoint as a LoggedModel; ``digest`` is the sha256 of its SHA256SUMS file."""
         self._known |= {(name, self._step) for name in metrics}
-        self._send("checkpoint", path=path.as_posix(), digest=digest, points=_points(metrics, self._step))
+        self._send("metrics", path=path.as_posix(), digest=digest, points=_points(metrics, self._step))
 
     def checkpoint_metrics(self, digest: str, metrics: Mapping[str, float]) -> None:
         """Add results to the LoggedModel of the checkpoint with this digest, which another stage recorded."""
-        self._send("checkpoint_metrics", digest=digest, points=_points(metrics, self._step))
+        self._send("metrics", digest=digest, points=_points(metrics, self._step))
 
     def end(self, status: str) -> None:
         """Close the run as FINISHED, FAILED or KILLED; ``tracked`` calls it."""
         self._send("end", status=status, time=milliseconds())
-        if self._refused:
-            # Another process sends the run, with what did not fit on the disk.
-            lines = b"".join(map(line_of, self._refused))
-            path = [str(self._journal.path)] if self._journal else []
+        if self._unkept:
+            # Another process publishes the run, with what did not fit on the disk.
+            key = self._journal.path.stem if self._journal else f"{milliseconds()}-{self._stage}"
+            lines = "".join(f"{json.dumps(message, default=str)}\n" for message in self._unkept)
             with contextlib.suppress(OSError):
-                subprocess.run([*RECORDER, "--alone", *path], input=lines, check=False)
+                subprocess.run([*PUBLISHER, "--unkept", key], input=lines, text=True, check=False)
         if self._journal is not None:
-            holder = self._service.holder() if self._service else None
-            if holder and (says := holder.get("says")):
-                service.warn(f"{says}; {self._journal.path} keeps this run until MLflow has it")
+            publisher = publisher_of(self._journal.path)
+            if self._publisher and held(publisher) and (trouble := publisher.read_text(encoding="utf-8")):
+                warn(f"{trouble}; {self._journal.path} keeps this run until MLflow has it")
             self._journal.close()
 
     def _send(self, kind: str, **content: object) -> None:
+        """Append a message, and what there was no room for before; see that a publisher follows."""
         if not self._open:
             return
-        first = not self._refused
-        self._refused.append({"kind": kind, **content})
+        self._unkept.append({"kind": kind, **content})
         try:
-            self._journal = self._journal or Journal.new(self._stage)
-            while self._refused:
-                self._journal.append(self._refused[0])
-                del self._refused[0]
+            self._journal = self._journal or Journal.new(JOURNALS, self._stage)
+            while self._unkept:
+                self._journal.append(self._unkept[0])
+                del self._unkept[0]
         except OSError as error:
-            if first:
-                service.warn(f"no journal ({error}); the stage continues, and sends the run at its end")
-        if self._journal and self._service and time.monotonic() - self._looked >= LOOK_S:
-            self._looked = time.monotonic()
+            if len(self._unkept) == 1:
+                warn(f"no journal ({error}); the stage continues, and publishes the run at its end")
+        if not (self._journal and self._publishes and time.monotonic() - self._looked >= LOOK_S):
+            return
+        self._looked = time.monotonic()
+        if self._publisher is None or self._publisher.poll() is not None:
+            command = [*PUBLISHER, "--follow", self._journal.path.stem]
             try:
-                service.ensure(self._service)
+                with (JOURNALS / "publisher.log").open("ab") as log:  # for its warnings
+                    # Out of reach of a Ctrl-C for the stage's group, and of whoever waits for the stage's output.
+                    self._publisher = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    )
             except OSError as error:
-                service.warn(f"no recorder could be started ({error}); the run is kept in its journal")
+                warn(f"no publisher could be started ({error}); the run is kept in its journal")
 
 
 @contextlib.contextmanager
@@ -169,23 +188,33 @@ def tracked(
     tracker.end("FINISHED")
 
 
-def origin(source: str) -> dict[str, str]:
-    """The program, the host, the commit, and whether code or parameters differ from it, as tags of a run.
+def address() -> tuple[str, str]:
+    """The address of MLflow, which ``MLFLOW_TRACKING_URI`` or ``params.yaml`` names, and the experiment's name.
 
-    What the pipeline writes does not count. The UI shows tags that begin with ``mlflow.`` in columns of their own.
+    Raises:
+        UserError: ``params.yaml`` has no section ``tracking``.
     """
-    known = {"plm.host": socket.gethostname(), "mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
-    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!artifacts"]
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
-        dirty = subprocess.run(changed, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return known | {"git.dirty": "unknown"}
-    commits = {name: commit.strip() for name in ("mlflow.source.git.commit", "git.commit")}
-    return known | commits | {"git.dirty": str(bool(dirty)).lower()}
+    settings = params.read("tracking")
+    return absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"], Path.cwd()), settings["experiment"]
+
+
+def store() -> str:
+    """A name for the MLflow at ``address``; it contains no password. Raises UserError as ``address`` does."""
+    return digest(*map(shown, address()))[:12]
+
+
+def warn(what: str) -> None:
+    """Report a problem with MLflow on stderr; it never ends a stage."""
+    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error, as one line of limited length without passwords."""
+    return f"{type(error).__name__}: {' '.join(shown(str(error)).split())[:300]}"
 
 
 def _points(metrics: Mapping[str, float], step: int) -> list[tuple[str, float, int, int]]:
+    """Points as journals have them: name, value, milliseconds since 1970, step."""
     now = milliseconds()
     return [(name, float(value), now, step) for name, value in metrics.items()]
 

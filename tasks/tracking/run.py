@@ -1,15 +1,15 @@
-"""A run on its way from its journal to MLflow. Used by the recorder, which imports it when there is one to send.
+"""A run on its way from its journal to MLflow. Used by the publisher, which imports it when there is one to publish.
 
-All of it may be done twice: MLflow keeps a point of the same name, value, time and step once, a run is found by the
-key of its journal and a checkpoint by its digest. So whatever failed is repeated, from what was acknowledged last.
+``Run.publish`` is idempotent: MLflow keeps a point of the same name, value, time and step once, a run is found by the
+key of its journal and a checkpoint by its digest. So whatever failed is repeated, in a new process from the beginning.
 """
 
 import contextlib
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import mlflow
 import psutil
@@ -19,13 +19,10 @@ from mlflow.exceptions import MlflowException
 
 from plm_core.files import atomic_text
 from plm_core.shared import paths
+from plm_core.shared.journal import messages, milliseconds
 from plm_core.shared.stores import BY_JOURNAL
-from tasks.tracking.journal import SENDER, Journal, Sent, path_of
-from tasks.tracking.service import one_line, warn
+from tasks.tracking.client import one_line, warn
 from tasks.tracking.store import page_of
-
-FLUSH_S = 5.0
-"""The journal of a living run is sent this often."""
 
 BATCH = 1000
 """Points in a request: MLflow's largest batch."""
@@ -38,176 +35,182 @@ REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", 
 
 
 class Run:
-    """One journal, and what MLflow has of it."""
+    """One journal, and how far MLflow has it."""
 
-    def __init__(self, journal: Journal, unkept: Sequence[dict[str, Any]] = ()) -> None:
-        """``unkept`` are the last messages of the run, which did not fit on the disk."""
-        self.journal = journal
-        self.unkept = unkept
-        self.sent = journal.sent()
+    def __init__(self, path: Path, lock: IO[str] | None = None) -> None:
+        """``lock`` is the file of its publisher, locked; it tells others what is wrong."""
+        self.path, self.lock = path, lock
+        self.id = ""
+        """The run's id, once it exists."""
+        self.offset = 0
+        """Bytes of the journal that this process has published."""
+        self.opening: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
+        """Its last message, if that says how the run ended."""
         self.due = 0.0
-        """When it is sent again, unless it has ended before."""
-        self.trouble: str | None = None
-        """Why it could not be sent the last time."""
+        """When it is published again, unless it has ended before."""
+        self.trouble = ""
+        """Why it could not be published the last time."""
         self._points: list[Metric] = []
-        self._told = False
+        self._warned = False
 
-    def send(self, living: bool, client: MlflowClient, experiment: str) -> None:
-        """Send what MLflow does not have yet, and the end of a run that has ended.
+    @property
+    def age_s(self) -> float:
+        """Seconds since the run began."""
+        return max(0.0, milliseconds() - self.opening.get("start_time", milliseconds())) / 1000
 
-        Raises what MLflow raises; what it acknowledged until then need not be sent again.
+    def note(self, trouble: str) -> None:
+        """Note why it could not be published, "" if it was."""
+        if trouble != self.trouble and self.lock:
+            with contextlib.suppress(OSError):  # a full disk: what is wrong is not known
+                self.lock.truncate(0)
+                self.lock.write(trouble)
+                self.lock.flush()
+        self.trouble = trouble
+
+    def publish(
+        self,
+        client: MlflowClient,
+        experiment: str,
+        living: bool,
+        system: Mapping[str, float],
+        unkept: Iterable[dict[str, Any]] = (),
+    ) -> None:
+        """Send what MLflow does not have yet, and the status of a run that has ended.
+
+        ``system`` is what the machine of a living run does now; ``unkept`` are the last messages of the run, which did
+        not fit on the disk. Raises what MLflow raises.
         """
-        if not self.journal.lock(SENDER):
-            return
-        if not self.unkept and not self.journal.on_disk:  # another recorder has sent it all in the meantime
-            self.journal.unlock(SENDER)
-            return
-        self.client = client
-        self.experiment = experiment
+        self.client, self.experiment = client, experiment
         self._points = []
-        offset = self.sent.offset
+        end = self.offset
+        damaged = 0
         try:
-            for message, offset in self.journal.messages(self.sent.offset):
+            for message, end in messages(self.path, self.offset) if self.path.is_file() else ():
                 self._take(message)
+                damaged += message["kind"] == "damaged"
                 if len(self._points) >= BATCH:
-                    self._deliver(offset)
-            for message in self.unkept:
+                    self._deliver(end)
+            for message in unkept:
                 self._take(message)
-            self._deliver(offset)
-            if not living:
-                self._close()
+            if self.opening.get("tags", {}).get("plm.host") == socket.gethostname():
+                now = milliseconds()
+                self._points += [
+                    Metric(f"system/{name}", value, now, int(self.age_s)) for name, value in system.items()
+                ]
+            self._deliver(end)
+            if not living and self.id:
+                ending = self.end or {"status": "KILLED", "time": self.path.stat().st_mtime_ns // 1_000_000}
+                self._take(ending | {"kind": "status"})
         except MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                self._remember(Sent())  # a new database: the journal is sent from its start
+                self.id = ""  # a new database gets the journal from its beginning
+                self.offset = 0
             raise
-        finally:
-            self.journal.unlock(SENDER)
-        self.due = time.monotonic() + FLUSH_S
-        self.trouble = None
-
-    def _close(self) -> None:
-        """Give the run the status and the time of its end, and delete the journal unless its training run may
-        resume."""
-        if damaged := self.journal.damaged():
-            warn(f"{self.journal.path}: {damaged} damaged lines are left out")
-        status, when = self.journal.ending(self.unkept)
-        if self.sent.run:
-            self._take({"kind": "status", "status": status or "KILLED", "time": when})
-        if self.journal.opening().get("training") and status != "FINISHED":
-            self._remember(Sent(self.sent.run, self.sent.offset, closed=True))
-        else:
-            self.journal.discard()
+        if damaged:
+            warn(f"{self.path}: {damaged} damaged lines are left out")
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Process a message; what MLflow refuses of it must not hold up what follows."""
-        kind = message["kind"]
+        """Send a message, or collect its points; what MLflow refuses of it must not hold up what follows."""
         try:
-            if kind == "open":
-                self._open(message)
-            elif kind == "metrics":
-                self._add(message["points"], model=None)
-            elif kind == "tags":
-                self._log("tags", [RunTag(name, value) for name, value in message["tags"].items()])
-            elif kind == "checkpoint":
-                self._add(message["points"], self._linked_model(message["path"], message["digest"]))
-            elif kind == "checkpoint_metrics":
-                self._add(message["points"], self._find_model(message["digest"]))
-            elif kind == "status":
-                self.client.set_terminated(self.run, message["status"], end_time=message["time"])
+            match message["kind"]:
+                case "open":
+                    self.opening = self.opening or dict(message)
+                    self.end = {}
+                    self._open(message)
+                case "metrics":
+                    model = self._model(message["digest"], message.get("path")) if "digest" in message else None
+                    points = message["points"]
+                    self._points += [Metric(name, value, when, step, model) for name, value, when, step in points]
+                case "tags":
+                    self._log("tags", [RunTag(name, value) for name, value in message["tags"].items()])
+                case "end":
+                    self.end = dict(message)
+                case "status":
+                    self.client.set_terminated(self.id, message["status"], end_time=message["time"])
         except MlflowException as error:
-            if error.error_code not in REFUSED or self.sent.run is None:
+            if error.error_code not in REFUSED or not self.id:
                 raise
-            self._tell_refused(kind, error)
-
-    def _add(self, points: list[list[Any]], model: str | None) -> None:
-        self._points.extend(Metric(name, value, when, step, model_id=model) for name, value, when, step in points)
+            self._warn_refused(message["kind"], error)
 
     def _deliver(self, offset: int) -> None:
         self._log("metrics", self._points)
         self._points = []
-        if offset != self.sent.offset:
-            self._remember(Sent(self.sent.run, offset))
+        self.offset = offset
 
     def _log(self, kind: str, items: Sequence[Any]) -> None:
         """Send metrics, params or tags; one that MLflow refuses must not hold up the others."""
         if not items:
             return
         try:
-            self.client.log_batch(self.run, **{kind: items}, synchronous=True)
+            self.client.log_batch(self._existing(), **{kind: items}, synchronous=True)
         except MlflowException as error:
             if error.error_code not in REFUSED:
                 raise
-            if len(items) == 1 or self.client.get_run(self.run).info.lifecycle_stage != "active":  # deleted by a user
-                self._tell_refused(items[0].key, error)
+            if len(items) == 1 or self.client.get_run(self.id).info.lifecycle_stage != "active":  # deleted by a user
+                self._warn_refused(items[0].key, error)
                 return
             half = len(items) // 2
             self._log(kind, items[:half])
             self._log(kind, items[half:])
 
-    def _tell_refused(self, what: str, error: Exception) -> None:
-        if not self._told:
+    def _warn_refused(self, what: str, error: Exception) -> None:
+        if not self._warned:
             warn(f"refuses {what}: {one_line(error)}; it is left out")
-        self._told = True
+        self._warned = True
 
-    def _remember(self, sent: Sent) -> None:
-        self.sent = sent
-        self.journal.acknowledge(sent)
-
-    @property
-    def run(self) -> str:
+    def _existing(self) -> str:
         """The run's id, found by the key of the journal, or that of a new run."""
-        if self.sent.run is None:
-            self._remember(Sent(self._find_run(self.journal.key) or self._create_run()))
-        assert self.sent.run is not None
-        return self.sent.run
+        self.id = self.id or self._find(self.path.stem) or self._create()
+        return self.id
 
-    def _find_run(self, key: str) -> str | None:
+    def _find(self, key: str) -> str:
         found = self.client.search_runs([self.experiment], f"tags.`{JOURNAL_TAG}` = '{key}'", max_results=1)
-        return found[0].info.run_id if found else None
+        return found[0].info.run_id if found else ""
 
-    def _create_run(self) -> str:
-        opening = self.journal.opening()
-        tags = {JOURNAL_TAG: self.journal.key, "mlflow.user": psutil.Process().username()}
-        parent = opening.get("parent")
-        if parent and parent.startswith(BY_JOURNAL):
-            key = parent.removeprefix(BY_JOURNAL)
-            parent = self._find_run(key)
-            if parent is None and path_of(key).exists():
-                raise LookupError(f"the parent's run does not exist yet ({path_of(key)})")
+    def _create(self) -> str:
+        key = self.path.stem
+        tags = {JOURNAL_TAG: key, "mlflow.user": psutil.Process().username()}
+        parent = self.opening.get("parent") or ""
+        if parent.startswith(BY_JOURNAL):
+            path = self.path.with_name(f"{parent.removeprefix(BY_JOURNAL)}.jsonl")
+            parent = self._find(path.stem)
+            if not parent and path.exists():
+                raise LookupError(f"the parent's run does not exist yet ({path})")
         if parent:
             tags["mlflow.parentRunId"] = parent
-        name = opening.get("name", self.journal.key)  # a journal with a damaged beginning is shown as far as possible
-        return self.client.create_run(self.experiment, opening.get("start_time"), tags, name).info.run_id
+        name = self.opening.get("name", key)  # a journal with a damaged beginning is shown as far as possible
+        return self.client.create_run(self.experiment, self.opening.get("start_time"), tags, name).info.run_id
 
     def _open(self, opening: Mapping[str, Any]) -> None:
         """Open the run; a resumed one is opened again."""
-        self.client.update_run(self.run, status="RUNNING")
+        self.client.update_run(self._existing(), status="RUNNING")
         self._log("tags", [RunTag(name, value) for name, value in opening["tags"].items()])
         self._log("params", [Param(name, str(value)[:6000]) for name, value in flat(opening["params"])])
         if opening["inputs"]:
-            self.client.log_inputs(self.run, datasets(opening["inputs"]))
+            self.client.log_inputs(self.id, datasets(opening["inputs"]))
         if opening.get("training"):
             with contextlib.suppress(OSError):  # a full disk: the page of the meters does without
-                page = page_of(self.client, self.experiment, self.run)
+                page = page_of(self.client, self.experiment, self.id)
                 atomic_text(paths.RUN_LINKS / f"{opening['name']}.txt", f"{page}\n")
 
-    def _find_model(self, digest: str) -> str | None:
+    def _model(self, digest: str, path: str | None) -> str | None:
+        """The LoggedModel of a checkpoint. With its path it is made if there is none, and becomes an output of the
+        run."""
         found = self.client.search_logged_models(
             [self.experiment],
             filter_string=f"tags.`checkpoint.sha256` = '{digest}'",
             order_by=[{"field_name": "creation_time", "ascending": False}],
             max_results=1,
         )
-        return found[0].model_id if found else None
-
-    def _linked_model(self, path: str, digest: str) -> str:
-        """The checkpoint's LoggedModel, made if there is none, as an output of the run."""
-        model = self._find_model(digest)
-        if model is None:
-            tags = {"checkpoint.sha256": digest, "checkpoint.path": path}
-            made = mlflow.create_external_model(Path(path).name, self.run, tags, experiment_id=self.experiment)
-            model = made.model_id
-        self.client.log_outputs(self.run, [LoggedModelOutput(model, step=0)])
+        model: str | None = found[0].model_id if found else None
+        if path:
+            if model is None:
+                tags = {"checkpoint.sha256": digest, "checkpoint.path": path}
+                name = Path(path).name
+                made = mlflow.create_external_model(name, self._existing(), tags, experiment_id=self.experiment)
+                model = str(made.model_id)
+            self.client.log_outputs(self._existing(), [LoggedModelOutput(model, step=0)])
         return model
 
 

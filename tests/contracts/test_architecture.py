@@ -137,7 +137,7 @@ def test_the_rules_of_imports_are_kept():
         (
             "mlflow",
             (
-                "tasks/tracking/recorder.py",
+                "tasks/tracking/publisher.py",
                 "tasks/tracking/run.py",
                 "tasks/tracking/store.py",
                 "tasks/package.py",

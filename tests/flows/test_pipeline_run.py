@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import mlflow
-import psutil
 import pytest
+from mlflows import publishers_of
 from toys import wait_for
 
 from flows import pipeline, registry
@@ -40,13 +40,6 @@ def runs(root):
     return {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])} if experiment else {}
 
 
-def recorders(root):
-    found = [
-        each for each in psutil.process_iter(["cmdline"]) if "tasks.tracking.recorder" in (each.info["cmdline"] or ())
-    ]
-    return [each for each in found if each.is_running() and each.cwd() == str(root)]
-
-
 def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root, monkeypatch):
     with pipeline_run(root) as parent:
         wait_for(lambda: [run.info.status for run in runs(root).values()] == ["RUNNING"])
@@ -64,11 +57,11 @@ def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root, monke
 
 
 @pytest.mark.slow
-def test_a_recorder_that_is_killed_is_replaced_and_nothing_is_lost(root, monkeypatch):
+def test_a_publisher_that_is_killed_is_replaced_and_nothing_is_lost(root, monkeypatch):
     with pipeline_run(root) as parent:
         wait_for(lambda: [run.info.status for run in runs(root).values()] == ["RUNNING"])
-        (recorder,) = [child for child in psutil.Process().children() if "tasks.tracking.recorder" in child.cmdline()]
-        recorder.kill()
+        (publisher,) = publishers_of(root)
+        publisher.kill()
         monkeypatch.setenv("PLM_PARENT_RUN_ID", parent)
         subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True)
     found = {run.info.run_name: run.info.status for run in runs(root).values()}
@@ -146,7 +139,7 @@ def test_what_an_outage_left_is_sent_when_all_is_up_to_date(toy, monkeypatch):
     subprocess.run([sys.executable, "-m", "dvc", "repro", "--quiet"], cwd=root, check=True)
     dead = os.environ | {"PLM_TRACKING": "on", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
     subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True, env=dead)
-    wait_for(lambda: not recorders(root))  # while one lives, the run is its own to send
+    wait_for(lambda: not publishers_of(root))  # while one lives, the run is its own to send
     monkeypatch.setenv("PLM_TRACKING", "on")
     assert [stage.outcome for stage in pipeline.run(root).stages] == ["up to date"]
     assert [run.info.status for run in runs(root).values()] == ["FINISHED"]

@@ -115,7 +115,7 @@ class Project:
         """Run ``python -m <command>`` to its end; returns its stdout and stderr.
 
         A stage is forked, as the flow has it: that saves the seconds of its imports. One that is tracked is not, for
-        its supervisor would end the recorder that it leaves.
+        its supervisor would end the publisher that it leaves.
         """
         if not command[0].startswith("tasks.") or "PLM_TRACKING" in env:
             return finish(self.start(*command, **env), code)

@@ -17,7 +17,6 @@ from plm_core.files import atomic_folder
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizers import open_tokenizer
 from plm_core.training.snapshot import Snapshots
-from tasks.tracking.journal import Journal
 
 FORMATS = Path(__file__).with_name("formats")
 
@@ -57,23 +56,12 @@ def evidence_of(folder):
     return found, found.results.values(torch.ones(1, 2).numpy()).tolist()
 
 
-def journal_of(folder):
-    journal = Journal.existing(folder / "journal-2.jsonl")
-    try:
-        if damaged := journal.damaged():
-            raise Told(damaged)
-        return [message for message, _ in journal.messages()]
-    finally:
-        journal.close()
-
-
 KINDS = {
     "checkpoint": ("checkpoint-1", checkpoint_of),
     "tokens": ("tokens-1", tokens_of),
     "tokenizer": ("checkpoint-1", tokenizer_of),
     "snapshot": ("snapshot-2/step-00000004", snapshot_of),
     "evidence": ("evidence-2", evidence_of),
-    "journal": ("journal-2.jsonl", journal_of),
 }
 
 
@@ -87,14 +75,14 @@ def flipped(path, draw):
 def prove(kind, scratch, flips):
     """How many of this many flips were reported; fails at one that changes what is read. Every file has its turn."""
     name, read = KINDS[kind]
-    folder = scratch / name if (FORMATS / name).is_dir() else scratch
+    folder = scratch / name
     told = 0
     for turn in range(flips):
         draw = random.Random(turn)
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.copytree(FORMATS, scratch)
         whole = read(folder)
-        files = [p for p in sorted((scratch / name).rglob("*")) if p.is_file()] or [scratch / name]
+        files = [p for p in sorted((scratch / name).rglob("*")) if p.is_file()]
         if kind == "tokenizer":
             files = [p for p in files if p.name.startswith("tokenizer")]
         flipped(files[turn % len(files)], draw)

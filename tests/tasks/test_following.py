@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from plm_core.shared.journal import messages
 from plm_core.training.callbacks.metrics import StepMetrics
 from plm_core.training.callbacks.speed_monitor import Throughput
 from tasks.runtime.training import follow
@@ -50,8 +51,9 @@ def process(tmp_path, monkeypatch):
         tracker.open({}, {}, {})
         stage = SimpleNamespace(name="pretrain-x", tracker=tracker, guard=SimpleNamespace(check=lambda: None))
         follow(lambda interrupted: iter(reports), 200, stage, "s", str, costs)
-        told = [message["points"] for message, _ in tracker._journal.messages() if message["kind"] == "metrics"]
         tracker.end("KILLED")
+        (journal,) = (tmp_path / "artifacts/journals").glob("*.jsonl")
+        told = [message["points"] for message, _ in messages(journal) if message["kind"] == "metrics"]
         return Counter((step, value) for points in told for name, value, _, step in points if name == "loss"), costs
 
     return run

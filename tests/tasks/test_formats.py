@@ -16,9 +16,6 @@ from plm_core.files import write_checksums
 from plm_core.text import store
 from plm_core.text.store import TokenStore
 from tasks.runtime.evidence import write_sealed
-from tasks.tracking import journal
-from tasks.tracking.journal import Journal, unfinished
-from tasks.tracking.recorder import Recorder
 
 FORMATS = Path(__file__).with_name("formats")
 
@@ -38,8 +35,8 @@ def restated(path, **fields):
 
 
 def test_these_are_the_formats_of_today():
-    today = (checkpoint.FORMAT, store.FORMAT, seal.FORMAT, journal.FORMAT)
-    assert today == (1, 1, 2, 2), "a format has changed: add files of it to the folder, and a test of them here"
+    today = (checkpoint.FORMAT, store.FORMAT, seal.FORMAT)
+    assert today == (1, 1, 2), "a format has changed: add files of it to the folder, and a test of them here"
 
 
 def test_a_checkpoint_of_format_1(old):
@@ -69,25 +66,6 @@ def test_evidence_of_format_2(old):
         read_likelihood(path)
 
 
-def test_a_journal_of_format_2_and_one_of_another(old, capsys, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    found = Journal.existing(old / "journal-2.jsonl")
-    opening, *rest = [message for message, _ in found.messages()]
-    assert opening["format"] == 2
-    assert [message["kind"] for message in rest] == ["metrics", "end"]
-    assert found.damaged() == 0
-    other = Journal.new("x")
-    other.append(opening | {"format": 3, "training": "t"})
-    other.close()
-    assert unfinished("t") is None
-    Path("params.yaml").write_text("tracking: {uri: 'sqlite:///x.db', experiment: plm}\n")
-    recorder = Recorder()
-    assert list(recorder._mine()) == list(recorder._mine()) == []
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert ".jsonl: has format 3; expected 2: the version that wrote it sends it" in said
-
-
 def test_what_is_written_today_is_what_lies_there(old):
     """Equal content gives equal bytes, so that a change of a format cannot pass unnoticed."""
     loaded = checkpoint.load(old / "checkpoint-1")
@@ -98,7 +76,3 @@ def test_what_is_written_today_is_what_lies_there(old):
     header, *rows = (line.split(",")[:-1] for line in (old / "evidence-2/likelihood.csv").read_text().splitlines())
     write_sealed(old / "x.csv", header, rows)
     assert (old / "x.csv").read_bytes() == (old / "evidence-2/likelihood.csv").read_bytes()
-    written = Journal.new("x")
-    for message, _ in Journal.existing(old / "journal-2.jsonl").messages():
-        written.append(message)
-    assert written.path.read_bytes() == (old / "journal-2.jsonl").read_bytes()

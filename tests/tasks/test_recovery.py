@@ -50,8 +50,8 @@ def interrupted(built, tmp_path_factory):
 def test_a_tracking_server_that_is_not_there_costs_a_warning_and_no_byte(built, small):
     _, err = small.run("tasks.pretrain", "gpt", PLM_TRACKING="on", MLFLOW_TRACKING_URI="http://127.0.0.1:1")
     assert all(line.startswith("warning: MLflow: ") for line in err.splitlines())
-    assert err.count("\n") <= 1, "at the end, unless that comes before the recorder has noticed"
-    said = small.root / "artifacts/journals/recorder.log"
+    assert err.count("\n") <= 1, "at the end, unless that comes before the publisher has noticed"
+    said = small.root / "artifacts/journals/publisher.log"
     wait_until(lambda: said.read_text().startswith("warning: MLflow: MlflowException: API request to "))
     assert len(results(built)) == 6
     assert results(small) == results(built)

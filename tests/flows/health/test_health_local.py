@@ -144,7 +144,7 @@ def test_a_cached_object_with_a_flipped_bit_is_found_if_everything_is_read(root)
 
 
 def begun(root):
-    """A stage that runs until it reads a line; its journal is not sent, because no recorder can be started."""
+    """A stage that runs until it reads a line; its journal is not sent, because no publisher is started."""
     environment = {**os.environ, "PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none"}
     for name in ("tasks", "plm_core"):
         if not (root / name).exists():
