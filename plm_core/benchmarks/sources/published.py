@@ -40,41 +40,34 @@ def read(task: GlueTask, published: Published, source: Path) -> Found:
     """
     files = source.is_dir()
     columns = published.columns if files else published.hub
-    if columns is None:
-        return _whole_files(task, published, source)
-    coded = files and published.coded
-    codes = {str(i) if coded else label: i for i, label in enumerate(task.labels)}
-    reader = Reader(task, columns, codes, RAGGED if published.ragged else ())
-    in_files = ((part, file_rows(_file(part, published, source), published.header)) for part in published.parts)
-    rows = in_files if files else _hub_parts(task, published, source)
-    parts = {part: list(reader.read(content, part.file, part.subset)) for part, content in rows}
-    counts, warnings = _compared(task, parts, reader.dropped)
-    return Found(_splits(parts), counts, warnings)
-
-
-def _whole_files(task: GlueTask, published: Published, folder: Path) -> Found:
-    """The same, for kinds whose files are not tables."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: not a folder; expected one with the files of {published.folder}")
-    places: dict[str, str] = {}
-    parts = {}
+    dropped = Counter[tuple[str, str]]()
     counts = Counter[str]()
-    for part in published.parts:
-        file = _file(part, published, folder)
-        if task.kind == "question_answering":
-            parts[part] = squad.read(task, file, places)
-        else:
-            parts[part], found = conll.read(task, file, part.file, iob1=True)
-            counts.update({f"{part.file}_{name}": n for name, n in found.items()})
-    compared, warnings = _compared(task, parts, Counter())
-    return Found(_splits(parts), compared | counts, warnings)
-
-
-def _splits(parts: Mapping[Part, list[Example]]) -> dict[str, list[Example]]:
+    if columns is None:
+        # The kinds whose files are not tables.
+        if not files:
+            raise UserError(f"{source}: not a folder; expected one with the files of {published.folder}")
+        places: dict[str, str] = {}
+        parts = {}
+        for part in published.parts:
+            file = _file(part, published, source)
+            if task.kind == "question_answering":
+                parts[part] = squad.read(task, file, places)
+            else:
+                parts[part], found = conll.read(task, file, part.file, iob1=True)
+                counts.update({f"{part.file}_{name}": n for name, n in found.items()})
+    else:
+        coded = files and published.coded
+        codes = {str(i) if coded else label: i for i, label in enumerate(task.labels)}
+        reader = Reader(task, columns, codes, RAGGED if published.ragged else ())
+        in_files = ((part, file_rows(_file(part, published, source), published.header)) for part in published.parts)
+        rows = in_files if files else _hub_parts(task, published, source)
+        parts = {part: list(reader.read(content, part.file, part.subset)) for part, content in rows}
+        dropped = reader.dropped
     splits: dict[str, list[Example]] = {}
     for part, examples in parts.items():
         splits.setdefault(part.file if part.file in ("train", "valid") else "test", []).extend(examples)
-    return splits
+    compared, warnings = _compared(task, parts, dropped)
+    return Found(splits, compared | counts, warnings)
 
 
 def _file(part: Part, published: Published, folder: Path) -> Path:
