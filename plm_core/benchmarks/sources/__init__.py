@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.benchmarks.examples import SPLITS, Example
-from plm_core.benchmarks.sources import own, published, texts
+from plm_core.benchmarks.sources import files, texts
 from plm_core.benchmarks.splits import grouped, hold_out
 from plm_core.benchmarks.table import TASKS, Columns
 from plm_core.benchmarks.task import METRICS, GlueTask, Kind, iob2
@@ -103,11 +103,11 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     row = TASKS.get(name)
     if row is None:
         columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices), config.group)
-        splits = own.read(task, _folder(name, config), columns)
+        splits = files.read_own(task, _folder(name, config), columns)
     elif row.published is None:
         splits, warnings = texts.read(name, _folder(name, config))
     else:
-        splits, counts, warnings = published.read(task, row.published, Path(config.input))
+        splits, counts, warnings = files.read_published(task, row.published, Path(config.input))
     if held_out := "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"])
     for split in SPLITS:
