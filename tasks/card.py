@@ -46,7 +46,17 @@ def card() -> None:
         (folder / "card.json").write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for name, picture in _pictures(figures).items():
             (folder / name).write_text(picture, encoding="utf-8")
-        (folder / "README.md").write_text(_markdown(figures), encoding="utf-8")
+        # The card: the figures, and the metadata that the hub reads.
+        documents = sum(split["documents"] for split in figures["splits"].values())
+        keep = (figures["parameters"]["clean"].get("languages") or {}).get("keep", [])
+        text = render(
+            "tasks/reporting/templates/card.md.j2",
+            **figures,
+            size_category=next((name for most, name in CATEGORIES if documents < most), "n>1M"),
+            kept_languages=[code for code in figures["languages"] if code in keep],
+            licenses=sorted({origin["license"] for origin in figures["sources"].values()}),
+        )
+        (folder / "README.md").write_text(text, encoding="utf-8")
         run.outputs.append(paths.CARD)
         print(f"card: {paths.CARD / 'README.md'}")
 
@@ -63,7 +73,17 @@ def _figures(workers: Pool) -> dict[str, Any]:
     return {
         "sources": {name: json.loads((paths.ORIGINS / f"{name}.json").read_text("utf-8")) for name in names},
         "quarantined": {name: _quarantined(paths.QUARANTINED / f"{name}.jsonl") for name in names},
-        "removed": [_removed(rule) for rule in rules],
+        "removed": [
+            {"level": rule.level, "rule": rule.name, "texts": rule.by_source.total()}
+            | {"by_source": dict(sorted(rule.by_source.items())), "bytes": rule.bytes}
+            | {
+                "examples": [
+                    {"document": r.document, "paragraph": r.paragraph, "value": r.value, "text": excerpt(r.text)}
+                    for r in rule.examples
+                ]
+            }
+            for rule in rules
+        ],
         "repeated": _repeated(rules, workers),
         "contamination": _contamination(),
         "splits": {split: vars(statistics.total(by.values())) for split, by in splits.items()},
@@ -85,15 +105,6 @@ def _quarantined(path: Path) -> list[dict[str, Any]]:
     return list(reasons.values())
 
 
-def _removed(rule: Rule) -> dict[str, Any]:
-    examples = [
-        {"document": r.document, "paragraph": r.paragraph, "value": r.value, "text": excerpt(r.text)}
-        for r in rule.examples
-    ]
-    texts = {"texts": rule.by_source.total(), "by_source": dict(sorted(rule.by_source.items())), "bytes": rule.bytes}
-    return {"level": rule.level, "rule": rule.name} | texts | {"examples": examples}
-
-
 def _repeated(rules: Sequence[Rule], workers: Pool) -> list[dict[str, str]]:
     """Near-duplicates, each with the text that was kept."""
     removed = [example for rule in rules if rule.name == "near_duplicate" for example in rule.examples]
@@ -113,19 +124,6 @@ def _contamination() -> dict[str, Any]:
     worst = sorted(rows, key=lambda row: (-row["overlap"], row["evaluation"], row["example"], row["document"]))[:WORST]
     examples = [row | {"text": excerpt(row["text"]), "overlap": round(row["overlap"], 4)} for row in worst]
     return {"found": dict(sorted(counts.items())), "examples": examples}
-
-
-def _markdown(figures: Mapping[str, Any]) -> str:
-    """The card: the figures, and the metadata that the hub reads."""
-    documents = sum(split["documents"] for split in figures["splits"].values())
-    keep = (figures["parameters"]["clean"].get("languages") or {}).get("keep", [])
-    return render(
-        "tasks/reporting/templates/card.md.j2",
-        **figures,
-        size_category=next((name for most, name in CATEGORIES if documents < most), "n>1M"),
-        kept_languages=[code for code in figures["languages"] if code in keep],
-        licenses=sorted({origin["license"] for origin in figures["sources"].values()}),
-    )
 
 
 def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:

@@ -45,7 +45,11 @@ def fewshot(name: str) -> None:
                 write_rows(new / f"{asked.task.name}.{shots}.csv", COLUMNS, rows(asked.task, found))
                 figures = measured(asked, shots, found, config.contaminated)
                 run.metrics |= {f"{asked.task.name}/{shots}/{key}": value for key, value in figures.items()}
-                meter.update(done, _told(asked, shots, figures))
+                said = f"{figures['examples']} examples, {figures['excluded']} left out"
+                if "score" in figures:
+                    scores = f"{figures['score']:.3f}, without reading {figures['baseline']:.3f}"
+                    said = f"{asked.task.score} {scores}, {said}"
+                meter.update(done, f"{asked.task.name}, {shots} shots: {said}")
         run.outputs.append(paths.FEWSHOT / name)
         run.tracker.checkpoint_metrics(loaded.digest, {f"fewshot/{key}": value for key, value in run.metrics.items()})
 
@@ -69,15 +73,6 @@ def _asked(name: str, config: FewshotConfig) -> Asked:
     facts = read_slices(_slices(name))
     overlaps = [facts[example.id].overlap for example in test]
     return Asked(task, prompt, test, overlaps, train, config.seed, config.words)
-
-
-def _told(asked: Asked, shots: int, figures: dict[str, float]) -> str:
-    """One line with the results."""
-    left = f"{figures['examples']} examples, {figures['excluded']} left out"
-    if "score" not in figures:
-        return f"{asked.task.name}, {shots} shots: {left}"
-    said = f"{asked.task.score} {figures['score']:.3f}, without reading {figures['baseline']:.3f}"
-    return f"{asked.task.name}, {shots} shots: {said}, {left}"
 
 
 if __name__ == "__main__":

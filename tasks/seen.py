@@ -64,8 +64,19 @@ def seen(
     about["positions"] = batch.inputs.shape[1]
     if as_json:
         print(json.dumps(about | {"shown": found}, ensure_ascii=False, indent=2))
-    else:
-        _show(about, found)
+        return
+    shown = f"the first {len(found)} of {loop.batch} rows of {about['positions']} positions"
+    print(f"{name} ({described.objective}), step {step} of {loop.steps}: {shown}")
+    print(OBJECTIVES[described.objective].legend)
+    for each in found:
+        print(f"\nrow {each['row']}")
+        for part in each["documents"]:
+            first, stop = part["tokens"]
+            print(f"  {part['id']}: tokens [{first}, {stop}) of {part['of']}, from position {part['position']}")
+        if "b_follows_a" in each:
+            print(f"  B {'follows A' if each['b_follows_a'] else 'is from elsewhere'}")
+        text = each["text"].replace("\n", "↵")
+        print(textwrap.fill(text, WIDTH, initial_indent="  | ", subsequent_indent="  | ", break_on_hyphens=False))
 
 
 def opened(name: str) -> tuple[LoopConfig, checkpoint.CheckpointConfig, TokenStore, Tokenizer]:
@@ -161,21 +172,6 @@ def _word(tokenizer: Tokenizer, token: int) -> str:
         return PIECES[token].strip("<>")
     text = tokenizer.decode([token]).replace("\n", "↵")
     return tokenizer.piece(token) if not text.strip() or "\N{REPLACEMENT CHARACTER}" in text else text
-
-
-def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    shown = f"the first {len(rows)} of {about['rows']} rows of {about['positions']} positions"
-    print(f"{about['model']} ({about['objective']}), step {about['step']} of {about['steps']}: {shown}")
-    print(OBJECTIVES[about["objective"]].legend)
-    for row in rows:
-        print(f"\nrow {row['row']}")
-        for part in row["documents"]:
-            first, stop = part["tokens"]
-            print(f"  {part['id']}: tokens [{first}, {stop}) of {part['of']}, from position {part['position']}")
-        if "b_follows_a" in row:
-            print(f"  B {'follows A' if row['b_follows_a'] else 'is from elsewhere'}")
-        text = row["text"].replace("\n", "↵")
-        print(textwrap.fill(text, WIDTH, initial_indent="  | ", subsequent_indent="  | ", break_on_hyphens=False))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,19 @@ def examined(
     asked = ask([Example(one.id, one.a, one.b, 0) for one in kept])
     told |= {one.id: answer for one, answer in zip(kept, asked, strict=True)}
     low, high = task.span or (min(e.label for e in test), max(e.label for e in test))
-    return [_judged(task, one, told, TOLERANCE * (high - low)) for one in kept]
+    judged = []
+    for one in kept:
+        answer = told[one.id]
+        if one.expect != "label":
+            wanted = told[str(one.of)]
+        else:
+            wanted = task.labels.index(str(one.of)) if task.labels else float(one.of)
+        alike = answer == wanted if task.labels else abs(answer - wanted) <= TOLERANCE * (high - low)
+        answered, expected = (task.labels[int(n)] if task.labels else f"{n:.4g}" for n in (answer, wanted))
+        other = one.expect == "other"
+        expected = f"not {expected}" if other else expected
+        judged.append(Judged(one.id, one.check, expected, answered, int(alike != other)))
+    return judged
 
 
 def counted(judged: Iterable[Judged]) -> dict[str, int]:
@@ -145,18 +157,6 @@ def counted(judged: Iterable[Judged]) -> dict[str, int]:
             key = f"checks/{one.check}/{what}"
             found[key] = found.get(key, 0) + more
     return found
-
-
-def _judged(task: GlueTask, one: Check, told: dict[str, float], tolerance: float) -> Judged:
-    answer = told[one.id]
-    if one.expect == "label":
-        wanted = task.labels.index(str(one.of)) if task.labels else float(one.of)
-    else:
-        wanted = told[str(one.of)]
-    alike = answer == wanted if task.labels else abs(answer - wanted) <= tolerance
-    said, expected = (task.labels[int(n)] if task.labels else f"{n:.4g}" for n in (answer, wanted))
-    other = one.expect == "other"
-    return Judged(one.id, one.check, f"not {expected}" if other else expected, said, int(alike != other))
 
 
 def _check(fields: dict[str, Any], task: GlueTask, name: str) -> Check:

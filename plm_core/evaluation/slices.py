@@ -96,16 +96,16 @@ def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
         ("overlap", "below half", (shares > 0) & (shares < CONTAMINATED)),
         ("overlap", "half and more", shares >= CONTAMINATED),
     ]
-    return [_slice(kind, name, members, results) for kind, name, members in found if members.any()]
-
-
-def _slice(kind: str, name: str, members: Array, results: Any) -> Slice:
-    chosen = results.take(np.flatnonzero(members))
-    # A slice may span subsets, and is resampled as a whole.
-    chosen = replace(chosen, strata=np.zeros_like(chosen.strata), subsets=("",))
-    if kind == "label" and not of_numbers(results.score):
-        chosen = replace(chosen, score="accuracy")
-    return Slice(kind, name, members, chosen, scored(results, members))
+    chosen = []
+    for kind, name, members in found:
+        if members.any():
+            part = results.take(np.flatnonzero(members))
+            # A slice may span subsets, and is resampled as a whole.
+            part = replace(part, strata=np.zeros_like(part.strata), subsets=("",))
+            if kind == "label" and not of_numbers(results.score):
+                part = replace(part, score="accuracy")
+            chosen.append(Slice(kind, name, members, part, scored(results, members)))
+    return chosen
 
 
 def _parts(values: Array, count: int, step: int = 0) -> list[tuple[str, Array]]:

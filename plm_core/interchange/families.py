@@ -127,6 +127,13 @@ LLAMA = Family(
 
 # The encoders. BERT's queries, keys and values have separate projections there; ours are one, [3 D, D].
 
+SIZES_OF_ENCODERS = required(
+    vocab_size="vocab_size",
+    context="max_position_embeddings",
+    layers="num_hidden_layers",
+    heads="num_attention_heads",
+    width="hidden_size",
+)
 STACKED = Layout(torch.cat, lambda ours, heads: ours.chunk(3))
 
 
@@ -142,13 +149,7 @@ BERT = Family(
     auto_class="AutoModelForPreTraining",
     objective="masked",
     sizes=(
-        *required(
-            vocab_size="vocab_size",
-            context="max_position_embeddings",
-            layers="num_hidden_layers",
-            heads="num_attention_heads",
-            width="hidden_size",
-        ),
+        *SIZES_OF_ENCODERS,
         Size("segments", ("type_vocab_size",), default=2),
         Size("dropout", ("hidden_dropout_prob", "attention_probs_dropout_prob"), default=0.1),
         RANGE,
@@ -213,14 +214,8 @@ MODERNBERT = Family(
     auto_class="AutoModelForMaskedLM",
     objective="masked",
     sizes=(
-        *required(
-            vocab_size="vocab_size",
-            context="max_position_embeddings",
-            layers="num_hidden_layers",
-            heads="num_attention_heads",
-            width="hidden_size",
-            inner="intermediate_size",
-        ),
+        *SIZES_OF_ENCODERS,
+        *required(inner="intermediate_size"),
         Size("global_every", ("global_attn_every_n_layers",), default=3),
         Size("window", ("local_attention",), default=128),
         Size("rope_base", ("rope_parameters.full_attention.rope_theta", "global_rope_theta"), default=160_000.0),

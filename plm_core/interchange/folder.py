@@ -58,6 +58,7 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     family = _family(loaded.config, checkpoint_folder)
     sizes = asdict(loaded.model.config)
     weights = family.to_theirs(loaded.model.state_dict(), sizes["layers"], sizes["heads"])
+    likelihood = OBJECTIVES[loaded.config.objective].likelihood
     told = loaded.config
     beyond = {name: value for name, value in sizes.items() if name not in {size.ours for size in family.sizes}}
     origin = asdict(Origin(told.step, told.valid_nats, told.lineage, told.objective, beyond))
@@ -68,7 +69,18 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
         _write(folder / "tokenizer_config.json", tokenizer.tokenizer_config(family, sizes["context"]))
         if loaded.tokenizer.file == MODEL_FILE:
             (folder / MODEL_FILE).write_bytes(loaded.tokenizer.data)
-        (folder / "README.md").write_text(_card(loaded, family), encoding="utf-8")
+        card = render(
+            "plm_core/interchange/card.md.j2",
+            family=family,
+            loaded=loaded,
+            sizes=sizes,
+            parameters=sum(p.numel() for p in loaded.model.parameters()),
+            quantity=named(likelihood.name, loaded.tokenizer),
+            meaning=likelihood.meaning,
+            tokenizer=tokenizer.DESCRIBED[loaded.tokenizer.kind],
+            deviations=tokenizer.deviations(loaded.tokenizer),
+        )
+        (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def import_hf(source: Path, target: Path) -> str:
@@ -97,7 +109,14 @@ def import_hf(source: Path, target: Path) -> str:
         )
     origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")
     model: Any = checkpoint.build(family.architecture, origin.model | sizes, str(place))
-    _fill(model, family.to_ours(weights_of(source), sizes["layers"], str(source)), source)
+    weights = family.to_ours(weights_of(source), sizes["layers"], str(source))
+    for name, own_weight in model.state_dict().items():
+        found, expected = (tuple(weight.shape) for weight in (weights[name], own_weight))
+        if found != expected:
+            raise UserError(f"{source}: the weights of {name} have shape {found}; expected {expected} by config.json")
+        if not weights[name].is_floating_point() or not weights[name].isfinite().all():
+            raise UserError(f"{source}: the weights of {name} are not all finite numbers")
+    model.load_state_dict(weights)
     objective = origin.objective or family.objective
     if not _computed(objective, family):
         raise UserError(
@@ -149,34 +168,6 @@ def _computed(objective: str, family: Family) -> bool:
     on that one, as hybrid does on causal."""
     known = OBJECTIVES.get(objective)
     return known is not None and issubclass(known, OBJECTIVES[family.objective])
-
-
-def _card(loaded: checkpoint.Loaded, family: Family) -> str:
-    """The model card: what the checkpoint is, how it was evaluated, how to load it."""
-    likelihood = OBJECTIVES[loaded.config.objective].likelihood
-    return render(
-        "plm_core/interchange/card.md.j2",
-        family=family,
-        loaded=loaded,
-        sizes=asdict(loaded.model.config),
-        parameters=sum(p.numel() for p in loaded.model.parameters()),
-        quantity=named(likelihood.name, loaded.tokenizer),
-        meaning=likelihood.meaning,
-        tokenizer=tokenizer.DESCRIBED[loaded.tokenizer.kind],
-        deviations=tokenizer.deviations(loaded.tokenizer),
-    )
-
-
-def _fill(model: Any, weights: dict[str, Tensor], source: Path) -> None:
-    """Set a model's weights, or raise UserError if one does not fit."""
-    for name, own in model.state_dict().items():
-        if weights[name].shape != own.shape:
-            found = tuple(weights[name].shape)
-            expected = tuple(own.shape)
-            raise UserError(f"{source}: the weights of {name} have shape {found}; expected {expected} by config.json")
-        if not weights[name].is_floating_point() or not weights[name].isfinite().all():
-            raise UserError(f"{source}: the weights of {name} are not all finite numbers")
-    model.load_state_dict(weights)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+import transformers
 from torch.nn import functional as F
 
 from plm_core.attention import attention_maps, weights
 from plm_core.finetuning.input_formats import input_format_of
+from plm_core.interchange import FAMILIES
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
@@ -107,57 +109,13 @@ def test_more_than_one_row_is_refused(models, ids):
         attention_maps(models["gpt"], ids.expand(2, T), input_format_of("causal"))
 
 
+@pytest.mark.parametrize(("name", "objective"), [("gpt", "causal"), ("bert", "masked")])
 @torch.no_grad()
-def test_gpt_agrees_with_transformers(models, ids):
-    from transformers import GPT2Config, GPT2Model
-
-    config = GPT2Config(vocab_size=V, n_positions=CONTEXT, n_embd=21, n_layer=L, n_head=H, attn_implementation="eager")
-    other, own = GPT2Model(config).double().eval(), models["gpt"].state_dict()
-    names = {"norm_1": "ln_1", "norm_2": "ln_2", "attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj"}
-    names |= {"up": "mlp.c_fc", "down": "mlp.c_proj", "blocks": "h"}
-    state = {"wte.weight": own["tokens.weight"], "wpe.weight": own["positions.weight"]}
-    state |= {f"ln_f.{kind}": own[f"norm.{kind}"] for kind in ("weight", "bias")}
-    for name, tensor in own.items():
-        if name.startswith("blocks"):
-            _, layer, rest = name.split(".", 2)
-            part, kind = rest.rsplit(".", 1)
-            # Its Conv1D layers hold their weights transposed.
-            state[f"h.{layer}.{names[part]}.{kind}"] = tensor.T if kind == "weight" and "norm" not in part else tensor
-    other.load_state_dict(state)
+def test_the_maps_are_those_of_transformers(models, ids, name, objective):
+    family, own = FAMILIES[name], models[name]
+    config = transformers.AutoConfig.for_model(**family.their_config(vars(own.config)), attn_implementation="eager")
+    other = getattr(transformers, family.model_class)(config).double().eval()
+    missing, unexpected = other.load_state_dict(family.to_theirs(own.state_dict(), L, H), strict=False)
+    assert (set(missing), unexpected) == (set(family.tied), [])
     expected = torch.cat(other(ids, output_attentions=True).attentions)
-    torch.testing.assert_close(
-        attention_maps(models["gpt"], ids, input_format_of("causal")), expected, rtol=1e-10, atol=1e-12
-    )
-
-
-@torch.no_grad()
-def test_bert_agrees_with_transformers(models, ids):
-    from transformers import BertConfig, BertModel
-
-    sizes = {"vocab_size": V, "hidden_size": 21, "num_hidden_layers": L, "num_attention_heads": H}
-    sizes |= {"intermediate_size": 84, "max_position_embeddings": CONTEXT, "layer_norm_eps": 1e-12}
-    config = BertConfig(**sizes, attn_implementation="eager")
-    other, own = BertModel(config, add_pooling_layer=False).double().eval(), models["bert"].state_dict()
-    names = {
-        "attention.out": "attention.output.dense",
-        "norm_1": "attention.output.LayerNorm",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-        "norm_2": "output.LayerNorm",
-    }
-    tables = {"word": "tokens", "position": "positions", "token_type": "segments"}
-    state = {f"embeddings.{theirs}_embeddings.weight": own[f"{ours}.weight"] for theirs, ours in tables.items()}
-    for kind in ("weight", "bias"):
-        state[f"embeddings.LayerNorm.{kind}"] = own[f"norm.{kind}"]
-        for i in range(L):
-            q, k, v = own[f"blocks.{i}.attention.qkv.{kind}"].chunk(3)
-            where = f"encoder.layer.{i}.attention.self"
-            state |= {f"{where}.query.{kind}": q, f"{where}.key.{kind}": k, f"{where}.value.{kind}": v}
-            state |= {
-                f"encoder.layer.{i}.{theirs}.{kind}": own[f"blocks.{i}.{o}.{kind}"] for o, theirs in names.items()
-            }
-    other.load_state_dict(state)
-    expected = torch.cat(other(ids, output_attentions=True).attentions)
-    torch.testing.assert_close(
-        attention_maps(models["bert"], ids, input_format_of("masked")), expected, rtol=1e-10, atol=1e-12
-    )
+    torch.testing.assert_close(attention_maps(own, ids, input_format_of(objective)), expected, rtol=1e-10, atol=1e-12)

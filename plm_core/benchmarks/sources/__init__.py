@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.benchmarks.examples import SPLITS, Example
-from plm_core.benchmarks.sources import own, published, texts
+from plm_core.benchmarks.sources import files, texts
 from plm_core.benchmarks.splits import grouped, hold_out
 from plm_core.benchmarks.table import TASKS, Columns
 from plm_core.benchmarks.task import METRICS, GlueTask, Kind, iob2
@@ -103,14 +103,32 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     row = TASKS.get(name)
     if row is None:
         columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices), config.group)
-        splits = own.read(task, _folder(name, config), columns)
+        splits = files.read_own(task, _folder(name, config), columns)
     elif row.published is None:
         splits, warnings = texts.read(name, _folder(name, config))
     else:
-        splits, counts, warnings = published.read(task, row.published, Path(config.input))
+        splits, counts, warnings = files.read_published(task, row.published, Path(config.input))
     if held_out := "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"])
-    _require_all(name, task, splits, config.input, held_out)
+    for split in SPLITS:
+        if not splits[split]:
+            raise UserError(
+                f"{config.input}: gives no example for {split} (examples.{name}); expected at least one; add to it, or "
+                f"take {name} out of examples and finetune.tasks"
+            )
+    # Every class, and every type of entity, must occur in the training set.
+    needed = {
+        "classification": task.labels,
+        "token_classification": tuple(tag for tag in task.labels if tag.startswith("B-")),
+    }.get(task.kind, ())
+    found, held = ({i for e in splits[split] for i in (e.tags or (e.label,))} for split in ("train", "valid"))
+    for label in needed:
+        if (place := task.labels.index(label)) not in found:
+            why = " (all of them were held out for validation)" if held_out and place in held else ""
+            raise UserError(
+                f"{config.input}: no example of the class {label!r} to train on{why}; expected some of each of "
+                f"{', '.join(needed)} (examples.{name})"
+            )
     return Read(task, {split: grouped(splits[split]) for split in SPLITS}, counts, warnings)
 
 
@@ -142,12 +160,27 @@ def _described(name: str, config: ExamplesConfig) -> GlueTask:
     for other in fields(config):
         if other.name not in (*OF_ALL, *NEEDED[kind], *OPTIONAL[kind]) and getattr(config, other.name):
             raise UserError(f"{where}.{other.name}: has no meaning for the kind {kind}; expected it left out")
+    labels = config.labels
+    question = f"{config.label}: {', '.join(labels) or 'which number'}?"
+    if kind == "token_classification":
+        question = f"Which words name {', '.join(labels)}?"
+        labels = [*iob2(labels)]
+    elif kind == "question_answering":
+        question = f"Where in the text is the answer{', if it is there' if config.unanswerable else ''}?"
+    elif kind == "multiple_choice":
+        question = f"{config.label}: which of {', '.join(config.choices)}?"
+        many = len(config.choices)
+        if many == 1 and not labels:
+            raise UserError(f"{where}.labels: missing; expected how the label writes each place of {config.choices[0]}")
+        if many > 1 and labels and len(labels) != many:
+            raise UserError(f"{where}.labels: {len(labels)} for {many} choices; expected one each, or none")
+        labels = labels or [str(place) for place in range(many)]
     metrics = config.metrics or [*METRICS[kind]]
     given: dict[str, Any] = {
         "name": name,
         "kind": kind,
-        "question": config.question or _question(config),
-        "labels": _labels(config, where),
+        "question": config.question or question,
+        "labels": labels,
         "metrics": [*metrics, *(part for part in score.split("+") if part not in metrics)],
         "score": score,
         "symmetric": config.symmetric,
@@ -156,54 +189,8 @@ def _described(name: str, config: ExamplesConfig) -> GlueTask:
     return from_dict(GlueTask, given, where)
 
 
-def _labels(config: ExamplesConfig, where: str) -> list[str]:
-    """The labels of the task that the section describes."""
-    if config.kind == "token_classification":
-        return [*iob2(config.labels)]
-    if config.kind == "multiple_choice":
-        many = len(config.choices)
-        if many == 1 and not config.labels:
-            raise UserError(f"{where}.labels: missing; expected how the label writes each place of {config.choices[0]}")
-        if many > 1 and config.labels and len(config.labels) != many:
-            raise UserError(f"{where}.labels: {len(config.labels)} for {many} choices; expected one each, or none")
-        return config.labels or [str(place) for place in range(many)]
-    return config.labels
-
-
-def _question(config: ExamplesConfig) -> str:
-    names = ", ".join(config.labels)
-    if config.kind == "token_classification":
-        return f"Which words name {names}?"
-    if config.kind == "question_answering":
-        return f"Where in the text is the answer{', if it is there' if config.unanswerable else ''}?"
-    if config.kind == "multiple_choice":
-        return f"{config.label}: which of {', '.join(config.choices)}?"
-    return f"{config.label}: {names or 'which number'}?"
-
-
 def _folder(name: str, config: ExamplesConfig) -> Path:
     folder = Path(config.input)
     if not folder.is_dir():
         raise UserError(f"{folder}: not a folder; expected one with the examples (examples.{name}.input)")
     return folder
-
-
-def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], source: str, held_out: bool) -> None:
-    for split in SPLITS:
-        if not splits[split]:
-            raise UserError(
-                f"{source}: gives no example for {split} (examples.{name}); expected at least one; add to it, or take "
-                f"{name} out of examples and finetune.tasks"
-            )
-    needed = {
-        "classification": task.labels,
-        "token_classification": tuple(tag for tag in task.labels if tag.startswith("B-")),
-    }.get(task.kind, ())
-    found, held = ({i for e in splits[split] for i in (e.tags or (e.label,))} for split in ("train", "valid"))
-    for label in needed:
-        if (place := task.labels.index(label)) not in found:
-            why = " (all of them were held out for validation)" if held_out and place in held else ""
-            raise UserError(
-                f"{source}: no example of the class {label!r} to train on{why}; expected some of each of "
-                f"{', '.join(needed)} (examples.{name})"
-            )

@@ -1,4 +1,4 @@
-"""The tasks of the table that are published: the official files in a folder or, for GLUE, the hub's dataset, which
+"""The files of a task: a team's own, or those of a published task of the table, for GLUE also the hub's dataset, which
 gives the same examples.
 
 Most official test sets have no labels. Their dev set is the test split here, as for the dev scores in the literature;
@@ -13,11 +13,14 @@ from typing import NamedTuple
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.sources import conll, squad
 from plm_core.benchmarks.sources.rows import Content, Reader, file_rows
-from plm_core.benchmarks.table import Part, Published
+from plm_core.benchmarks.table import Columns, Part, Published
 from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
 from plm_core.corpus.hub import HubPin, hub_rows, read_pin
 
+TABLES = (".tsv", ".csv", ".jsonl")
+FORMATS = {"token_classification": (".conll", ".txt"), "question_answering": (".json",)}
+"""The file extensions of a team's own task, by kind; all others have ``TABLES``."""
 RAGGED = ("wrong_fields", "broken_csv", "empty_text")
 """The reasons for which a row of a ragged file is dropped."""
 
@@ -31,7 +34,36 @@ class Found(NamedTuple):
     warnings: list[str]
 
 
-def read(task: GlueTask, published: Published, source: Path) -> Found:
+def read_own(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[Example]]:
+    """The examples of each split of a team's own task, in the layout of its kind; of ``valid`` only if there is a file.
+
+    Raises:
+        UserError: a file is missing or holds no example, or a row is not an example.
+    """
+    reader = Reader(task, columns, {label: i for i, label in enumerate(task.labels)})
+    formats = FORMATS.get(task.kind, TABLES)
+    splits: dict[str, list[Example]] = {}
+    places: dict[str, str] = {}
+    for split in ("train", "valid", "test"):
+        files = [path for suffix in formats if (path := folder / f"{split}{suffix}").is_file()]
+        if len(files) > 1:
+            raise UserError(f"{files[0]}: {files[1].name} exists too; expected one file of this split")
+        if not files and split != "valid":
+            names = ", ".join(f"{split}{suffix}" for suffix in formats)
+            raise UserError(f"{folder}: has no file {split}; expected {'one of ' if len(formats) > 1 else ''}{names}")
+        for file in files:
+            if task.kind == "token_classification":
+                splits[split], _ = conll.read(task, file, split)
+            elif task.kind == "question_answering":
+                splits[split] = squad.read(task, file, places)
+            else:
+                splits[split] = list(reader.read(file_rows(file), split))
+            if not splits[split]:
+                raise UserError(f"{file}: no example in it; expected at least one")
+    return splits
+
+
+def read_published(task: GlueTask, published: Published, source: Path) -> Found:
     """The examples of the splits from a folder, or from the hub if ``source`` is a manifest.
 
     Raises:
@@ -40,41 +72,34 @@ def read(task: GlueTask, published: Published, source: Path) -> Found:
     """
     files = source.is_dir()
     columns = published.columns if files else published.hub
-    if columns is None:
-        return _whole_files(task, published, source)
-    coded = files and published.coded
-    codes = {str(i) if coded else label: i for i, label in enumerate(task.labels)}
-    reader = Reader(task, columns, codes, RAGGED if published.ragged else ())
-    in_files = ((part, file_rows(_file(part, published, source), published.header)) for part in published.parts)
-    rows = in_files if files else _hub_parts(task, published, source)
-    parts = {part: list(reader.read(content, part.file, part.subset)) for part, content in rows}
-    counts, warnings = _compared(task, parts, reader.dropped)
-    return Found(_splits(parts), counts, warnings)
-
-
-def _whole_files(task: GlueTask, published: Published, folder: Path) -> Found:
-    """The same, for kinds whose files are not tables."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: not a folder; expected one with the files of {published.folder}")
-    places: dict[str, str] = {}
-    parts = {}
+    dropped = Counter[tuple[str, str]]()
     counts = Counter[str]()
-    for part in published.parts:
-        file = _file(part, published, folder)
-        if task.kind == "question_answering":
-            parts[part] = squad.read(task, file, places)
-        else:
-            parts[part], found = conll.read(task, file, part.file, iob1=True)
-            counts.update({f"{part.file}_{name}": n for name, n in found.items()})
-    compared, warnings = _compared(task, parts, Counter())
-    return Found(_splits(parts), compared | counts, warnings)
-
-
-def _splits(parts: Mapping[Part, list[Example]]) -> dict[str, list[Example]]:
+    if columns is None:
+        # The kinds whose files are not tables.
+        if not files:
+            raise UserError(f"{source}: not a folder; expected one with the files of {published.folder}")
+        places: dict[str, str] = {}
+        parts = {}
+        for part in published.parts:
+            file = _file(part, published, source)
+            if task.kind == "question_answering":
+                parts[part] = squad.read(task, file, places)
+            else:
+                parts[part], found = conll.read(task, file, part.file, iob1=True)
+                counts.update({f"{part.file}_{name}": n for name, n in found.items()})
+    else:
+        coded = files and published.coded
+        codes = {str(i) if coded else label: i for i, label in enumerate(task.labels)}
+        reader = Reader(task, columns, codes, RAGGED if published.ragged else ())
+        in_files = ((part, file_rows(_file(part, published, source), published.header)) for part in published.parts)
+        rows = in_files if files else _hub_parts(task, published, source)
+        parts = {part: list(reader.read(content, part.file, part.subset)) for part, content in rows}
+        dropped = reader.dropped
     splits: dict[str, list[Example]] = {}
     for part, examples in parts.items():
         splits.setdefault(part.file if part.file in ("train", "valid") else "test", []).extend(examples)
-    return splits
+    compared, warnings = _compared(task, parts, dropped)
+    return Found(splits, compared | counts, warnings)
 
 
 def _file(part: Part, published: Published, folder: Path) -> Path:
