@@ -131,7 +131,9 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     words = sys.argv[1:]
     parameters = inspect.signature(task).parameters.values()
     required = [each.annotation for each in parameters if each.default is each.empty]
-    if required == [str] * len(words) and not any(word.startswith("-") for word in words):
+    if not parameters:
+        run()
+    elif required == [str] * len(words) and not any(word.startswith("-") for word in words):
         run(*words)  # as in dvc.yaml; typer would take a tenth of a second to do the same
     else:
         import typer
