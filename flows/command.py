@@ -51,22 +51,22 @@ def checkpoint_folder(model: str | None, folder: Path | None) -> Iterator[Path]:
     if model and folder:
         raise UserError(f"--model {model}, --checkpoint {folder}: expected one of them, not both")
     name = model or "champion"
-    local = folder.resolve() if folder else project() / paths.MODELS / name
-    with tempfile.TemporaryDirectory() as target:
-        yield local if folder or local.is_dir() else _registered(name, Path(target))
-
-
-def _registered(name: str, target: Path) -> Path:
-    """The checkpoint of a registered version, fetched into ``target``."""
+    root = project()
+    local = folder.resolve() if folder else root / paths.MODELS / name
+    if folder or local.is_dir():
+        yield local
+        return
     from flows import registry
     from flows.store import RegistryError
 
-    trained = sorted(path.name for path in (project() / paths.MODELS).glob("*") if path.is_dir())
-    try:
-        with registry.opened(project()) as opened:
-            return opened.checkpoint(opened.get(name), target)
-    except RegistryError as error:
-        raise RegistryError(f"{error}; trained sections are: {', '.join(trained) or 'none yet'}") from error
+    with tempfile.TemporaryDirectory() as target:
+        try:
+            with registry.opened(root) as opened:
+                fetched = opened.checkpoint(opened.get(name), Path(target))
+        except RegistryError as error:
+            trained = sorted(path.name for path in (root / paths.MODELS).glob("*") if path.is_dir())
+            raise RegistryError(f"{error}; trained sections are: {', '.join(trained) or 'none yet'}") from error
+        yield fetched
 
 
 @contextlib.contextmanager
@@ -80,20 +80,19 @@ def evidence_folders(names: list[str]) -> Iterator[list[Path]]:
     """
     root = project()
     local = [next((f for f in (root / paths.EVIDENCE / n, Path(n).resolve()) if f.is_dir()), None) for n in names]
-    with tempfile.TemporaryDirectory() as work:
-        yield [folder for folder in local if folder] if all(local) else _fetched(root, names, local, Path(work))
-
-
-def _fetched(root: Path, names: list[str], local: list[Path | None], work: Path) -> list[Path]:
-    """The evidence of both sides; if it is not local, that of the registered version of this name."""
+    if all(local):
+        yield [folder for folder in local if folder]
+        return
     from flows import judging, registry
 
-    with registry.opened(root) as opened:
-        if not any(local):
-            first, second = (opened.get(name) for name in names)
-            if first.number != second.number:
-                judging.judge(root, opened, second, first, also_earlier=False)
-        return [
-            folder or opened.evidence(opened.get(name), work / str(i))
-            for i, (name, folder) in enumerate(zip(names, local, strict=True))
-        ]
+    with tempfile.TemporaryDirectory() as work:
+        with registry.opened(root) as opened:
+            if not any(local):
+                first, second = (opened.get(name) for name in names)
+                if first.number != second.number:
+                    judging.judge(root, opened, second, first, also_earlier=False)
+            folders = [
+                folder or opened.evidence(opened.get(name), Path(work) / str(i))
+                for i, (name, folder) in enumerate(zip(names, local, strict=True))
+            ]
+        yield folders

@@ -78,7 +78,14 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
             meeting = f"{socket.gethostname()}:{probe.getsockname()[1]}"
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or restarted processes find addresses of dead ones
         print(f"training on {nodes} nodes; starts when all of them have joined", flush=True)
-        ask_for_help(_joining(meeting, run_id, nodes, ranks, [module, *arguments]))
+        ask_for_help(
+            [
+                *("env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", sys.executable, "-m", "torch.distributed.run"),
+                *(f"--nnodes={nodes}", f"--nproc-per-node={ranks}", f"--max-restarts={RESTARTS}"),
+                *("--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", f"--rdzv-id={run_id}"),
+                *(f"--rdzv-conf=join_timeout={JOIN_S}", "-m", module, *arguments),
+            ]
+        )
     logs = tempfile.mkdtemp(prefix="torchelastic_")
     config = LaunchConfig(
         min_nodes=nodes,
@@ -137,13 +144,3 @@ def tried_once() -> Iterator[None]:
         status = str(BUDGET_SPENT if isinstance(error, BudgetSpent) else USER_ERROR)
         noted.write_text(f"{status}\n{error}", encoding="utf-8")
         raise
-
-
-def _joining(meeting: str, run_id: str, nodes: int, ranks: int, program: list[str]) -> list[str]:
-    """The command with which another node joins."""
-    return [
-        *("env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
-        *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"),
-        *(f"--max-restarts={RESTARTS}", "--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", f"--rdzv-id={run_id}"),
-        *(f"--rdzv-conf=join_timeout={JOIN_S}", "-m", *program),
-    ]

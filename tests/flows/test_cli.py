@@ -120,28 +120,6 @@ def test_outside_a_project_the_error_says_where_to_go(tmp_path):
     assert "dvc.yaml" in done.stderr
 
 
-def test_a_schedule_without_a_server_says_how_to_get_one(project):
-    done = plm(project, "deploy", "--cron", "0 3 * * *")
-    assert done.returncode == 2
-    assert "PREFECT_API_URL" in done.stderr
-    assert "plm ui prefect" in done.stderr
-
-
-def test_a_broken_setting_names_the_parameter(project):
-    params = project / "params.yaml"
-    params.write_text(params.read_text().replace("'sqlite:///store/mlflow.db'", "7"))
-    done = plm(project, "status")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "tracking.uri" in done.stderr
-
-
-def test_an_unknown_version_names_those_there_are(project):
-    done = plm(project, "promote", "7", "--reason", "because")
-    assert done.returncode == 2
-    assert "plm: no version or alias '7'; versions are: none yet" in done.stderr
-
-
 @pytest.mark.slow
 def test_models_of_the_workspace_and_folders_are_compared_from_anywhere_in_the_project(project):
     rows = "".join(f"{i},s{i},100,20,{{}},bits_per_byte,r\n" for i in range(9))
@@ -230,13 +208,6 @@ def test_attention_is_drawn_into_the_folder_where_plm_was_called(project, traine
     width, height = struct.unpack(">II", data[16:24])
     assert width > 300 < height
     assert width > height  # three heads beside each other, two layers below each other
-
-
-@pytest.mark.slow
-def test_what_a_model_has_seen_is_asked_of_its_section(project):
-    done = plm(project, "seen", "--model", "tiny", "--step", "3", "--rows", "7", "--json")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: pretrain: no such section in params.yaml")
 
 
 @pytest.mark.slow

@@ -14,9 +14,7 @@ from toys import wait_for
 from flows import machine
 from flows.failures import CancelledError
 from flows.machine import Machine
-from flows.outcome import UserError
 from flows.stages import Stage
-from plm_core.shared import limits
 from plm_core.shared.gpus import CLAIMED
 
 ALL = Stage("all", cores="all")
@@ -114,18 +112,6 @@ def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go():
     child.communicate(b"\n")
     waiting.join()
     assert order == ["gpu"]
-
-
-def test_it_is_said_which_other_process_has_what_is_waited_for(capsys):
-    code = "import sys\nfrom plm_core.shared.gpus import Claim\nclaim = Claim(sys.argv[1:], 1)\n"
-    code += "print(claim.take(), flush=True)\ninput()"
-    holder = subprocess.Popen([sys.executable, "-c", code, A], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdout.readline() == b"True\n"
-    waiting = _later(Machine(1, (A,)), GPU, [])
-    wait_for(lambda: waiting.is_alive() and f"waiting for a GPU: process {holder.pid} of " in capsys.readouterr().out)
-    holder.communicate(b"\n")
-    waiting.join()
-    assert not waiting.is_alive()
 
 
 def test_a_stage_that_wants_all_gpus_gets_those_it_sees_with_a_core_for_each():
@@ -238,16 +224,5 @@ def test_waiting_ends_when_the_pipeline_is_cancelled(gpus):
 
 def test_detection_listens_to_the_environment(monkeypatch):
     monkeypatch.setenv("PLM_CORES", "3")
-    assert Machine.detect().cores == 3
-    monkeypatch.setenv("PLM_CORES", "none")
-    with pytest.raises(UserError, match="PLM_CORES: found 'none'; expected"):
-        Machine.detect()
-    monkeypatch.delenv("PLM_CORES")
     monkeypatch.setenv("PLM_GPUS", "2")
-    assert Machine.detect().gpus_at_most == 2
-    monkeypatch.setenv("PLM_GPUS", "0")
-    with pytest.raises(UserError, match="PLM_GPUS: found '0'; expected a number of GPUs, 1 or more"):
-        Machine.detect()
-    monkeypatch.delenv("PLM_GPUS")
-    assert Machine.detect().gpus_at_most is None
-    assert Machine.detect().cores == limits.cores()
+    assert (Machine.detect().cores, Machine.detect().gpus_at_most) == (3, 2)

@@ -18,10 +18,8 @@ from ears import told, webhook
 from toys import alive, hear_sigint, pids, wait_for
 
 from flows import checkout, pipeline, room
-from flows.failures import StageError
 from flows.graph import Graph
 from flows.outcome import UserError
-from flows.reproducing import Reproducer
 from flows.stages import Stage
 from plm_core.shared.statuses import INTERRUPTED
 
@@ -254,20 +252,6 @@ def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
     assert "of disk space are free, but the last outputs had" in caplog.text
 
 
-def test_what_ends_the_last_try_is_what_is_told(toy, tracker, on_server, monkeypatch):
-    root = one(toy, "true", meta="{retries: 1}")
-    errors = iter([StageError("s", 75, ["interrupted: the node was lost"], transient=True), OSError("no room")])
-
-    def fail(*_):
-        raise next(errors)
-
-    monkeypatch.setattr(Reproducer, "run", fail)
-    result = tracker.run(root)
-    assert not result.ok
-    assert "no room" in result.error
-    assert "node" not in result.error
-
-
 def test_retries_come_to_an_end(toy, tracker, on_server):
     cmd = "echo x >> attempts; exit 75"
     root = one(toy, cmd, meta="{retries: 1}")
@@ -320,13 +304,6 @@ def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server
     assert result.stages[0].outcome == "up to date"
 
 
-def test_a_result_of_files_that_changed_meanwhile_is_not_kept(toy, tracker, on_server):
-    cmd = "test -e out2 || echo edited >> code.py; touch out2; echo x > out.txt"
-    root = one(toy, cmd)
-    assert "code.py changed while the stage ran" in tracker.run(root).error
-    assert tracker.run(root).ran == ("s",)
-
-
 def test_a_failed_registration_fails_the_run_and_is_made_up_for(toy, tracker, on_server):
     root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
     tracker.fail = True
@@ -337,18 +314,6 @@ def test_a_failed_registration_fails_the_run_and_is_made_up_for(toy, tracker, on
     tracker.events.clear()
     assert tracker.run(root).ok
     assert tracker.events == ["register ['s'] for None"]
-
-
-def test_what_becomes_of_the_models_is_told(toy, tracker, on_server, hook, monkeypatch):
-    from flows.promotion import Outcome
-
-    monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
-    root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
-    judged = Outcome("7", "s", "promoted", ["better than 6"])
-    monkeypatch.setattr(tracker, "register", lambda *given: given[-1](judged))
-    result = tracker.run(root)
-    assert result.models == (judged,)
-    assert told(hook) == [("promotion", "Version 7 (s) was promoted: better than 6")]
 
 
 @pytest.mark.parametrize("mended", [True, False])
@@ -425,12 +390,6 @@ def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     with pytest.raises(UserError, match="no Prefect server answers at http"):
         tracker.run(root)
-
-
-def test_a_wrong_number_of_cores_is_told_before_anything_starts(toy, tracker, monkeypatch):
-    monkeypatch.setenv("PLM_CORES", "0")
-    with pytest.raises(UserError, match="PLM_CORES: found '0'; expected a number of cores"):
-        tracker.run(one(toy, "true"))
 
 
 # Both are up before their numbers are told: an interrupt during the start of an interpreter may get lost in it.
@@ -519,3 +478,13 @@ def test_without_a_server_a_run_has_its_own_and_needs_none_when_nothing_is_to_be
 
     output, _ = _start(root).communicate()
     assert "[('s', 'up to date')] False" in output
+
+
+def test_all_problems_of_the_parameters_are_told_before_any_stage_runs(toy, tracker):
+    check = "import sys\nprint('error: a.b: 1\\nerror: c: 2', file=sys.stderr)\nsys.exit(2)\n"
+    root = one(toy, "touch out.txt")
+    (root / "tasks").mkdir()
+    (root / "tasks/check.py").write_text(check)
+    with pytest.raises(UserError, match=r"^a\.b: 1\nerror: c: 2$"):
+        tracker.run(root)
+    assert not (root / "out.txt").exists()

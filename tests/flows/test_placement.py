@@ -14,9 +14,8 @@ from toys import alive, pids, wait_for
 
 from flows import placement
 from flows.failures import StageError
-from flows.machine import Grant, Machine
+from flows.machine import Grant
 from flows.outcome import UserError
-from flows.placement import Cluster
 from flows.process import StageProcesses
 from flows.stages import Stage
 from plm_core.files import atomic_text
@@ -34,11 +33,6 @@ def launcher(stage, **env):
             patch.setenv(name, value)
         with placement.detect().acquire(stage) as grant:
             return " ".join(grant.launcher)
-
-
-def test_without_a_cluster_it_is_this_machine():
-    assert isinstance(placement.detect(), Machine)
-    assert launcher(Stage("one"), PLM_CLUSTER=" ") == ""
 
 
 def test_a_launcher_is_told_what_a_stage_wants_of_a_node():
@@ -85,15 +79,6 @@ def test_a_stage_that_can_use_nodes_gets_whole_ones(monkeypatch):
     monkeypatch.setenv("PLM_NODES", "many")
     with pytest.raises(UserError, match="PLM_NODES: found 'many'; expected a number of nodes, 1 or more"):
         placement.detect()
-
-
-def test_the_queue_of_the_cluster_decides_what_runs_when(monkeypatch):
-    monkeypatch.setenv("PLM_CLUSTER", "env")
-    monkeypatch.setenv("PLM_CORES", "1")
-    cluster = placement.detect()
-    assert isinstance(cluster, Cluster)
-    with cluster.acquire(Stage("one", cores="all")), cluster.acquire(Stage("two", cores="all")) as second:
-        assert second.launcher == ("env",)
 
 
 @pytest.mark.parametrize("given", ["env {nodes}", "env {", "env '", "env {0}"])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from plm_core.config import UserError
-from tasks.settings.params import PARAMS, read
+from plm_core.shared.errors import UserError
+from plm_core.shared.parameters import PARAMS, read
 
 
 @pytest.mark.parametrize("text", ["2026-01-02", "2026-01-02 03:04:05"])
