@@ -7,10 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.corpus.decontaminate import HITS, DecontaminateConfig, decontaminate_part, in_parts, write_index
+from plm_core.corpus.decontaminate import (
+    HITS,
+    DecontaminateConfig,
+    decontaminate_part,
+    in_parts,
+    read_examples,
+    write_index,
+)
 from plm_core.corpus.deduplicate import deduplicate
 from plm_core.corpus.document import parts_of, read_documents
-from plm_core.corpus.examples import read_examples
 from plm_core.corpus.mixture import MixtureConfig, repeats
 from plm_core.corpus.normalize import paragraphs_of
 from plm_core.corpus.removal import KEPT, REMOVED, counts_of

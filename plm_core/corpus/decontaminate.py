@@ -20,19 +20,35 @@ import joblib
 import numpy as np
 import pyarrow as pa
 
-from plm_core.config import Share, section
+from plm_core.config import Share, UserError, section
 from plm_core.corpus.document import Document
-from plm_core.corpus.examples import ExampleFile
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs_of
+from plm_core.corpus.quarantine import Refused
+from plm_core.corpus.records import records
 from plm_core.corpus.removal import Removal, removal_log
 from plm_core.corpus.shingles import Words, batches, words
 from plm_core.corpus.sides import SidePart
 from plm_core.corpus.tables import RowWriter, row_writer
+from plm_core.files import sha256_file
 
 PART = 40
 """The words of a part of an example; the last part ends with the example, so it overlaps the one before."""
 WORDS_AT_ONCE = 1 << 24
 """The words of examples that are searched for together."""
+LONGEST = 100_000_000
+"""The bytes of the longest record allowed in an evaluation set."""
+
+
+@section
+class ExampleFile:
+    """An evaluation set outside the corpus; the digest makes it a parameter that DVC tracks."""
+
+    name: str
+    """Its name in the report, such as ``sst-2``."""
+    file: str
+    """JSON lines, CSV, TSV or Parquet, in which each text field is an example, or text, in which each line is one."""
+    sha256: str
+    """The file's digest."""
 
 
 @section
@@ -197,6 +213,35 @@ class Table:
         return np.repeat(maybe, count), nth + np.repeat(first, count)
 
 
+def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
+    """Yield the evaluation set, name and text of every text field of its records; for text files, of every line.
+
+    Raises:
+        UserError: the file is missing, not the one that ``sha256`` names, holds no text, or a record of it cannot be
+            read.
+    """
+    path = Path(given.file)
+    if not path.is_file():
+        raise UserError(f"{path}: missing; expected the examples of {given.name} (decontaminate.examples)")
+    if (found := sha256_file(path)) != given.sha256:
+        raise UserError(f"decontaminate.examples: {path} is {found}; expected {given.sha256}")
+    empty = True
+    for record in records(path, LONGEST):
+        if isinstance(record.content, Refused):
+            raise UserError(f"{path}:{record.number}: {record.content}")
+        if isinstance(record.content, str):
+            texts = [(str(line), text) for line, text in enumerate(record.content.splitlines(), start=1)]
+        else:  # the texts of its fields, including those in lists
+            fields = ((name, v if isinstance(v, list) else [v]) for name, v in record.content.items())
+            texts = [(f"{record.number} {name}", t) for name, values in fields for t in values if isinstance(t, str)]
+        for place, text in texts:
+            if text.strip():
+                empty = False
+                yield given.name, f"{path.name}:{place}", text
+    if empty:
+        raise UserError(f"{path}: holds no text; expected the examples of {given.name} (decontaminate.examples)")
+
+
 class Examples:
     """Evaluation examples to be indexed."""
 
@@ -232,21 +277,20 @@ class Examples:
                 example_of.append(len(self._names))
             self._names.append(f"{evaluation}\0{name}")
             self.words += len(example)
-        if parts:
-            self._add_parts(parts, example_of)
-
-    def _add_parts(self, parts: Sequence[np.ndarray], example_of: Sequence[int]) -> None:
-        """Add parts of examples as hashes of words. Of those with the same words, only the first counts."""
+        if not parts:
+            return
+        # Of parts with the same words, only the first counts.
         n = self._config.ngram
         shingles = Words(np.concatenate(parts), np.cumsum([len(part) for part in parts])).shingles(n)
-        for part, example, found in zip(parts, example_of, np.split(shingles.hashes, shingles.ends[:-1]), strict=True):
-            grams = np.unique(found)
+        hashes = np.split(shingles.hashes, shingles.ends[:-1])
+        for part, number, of_part in zip(parts, example_of, hashes, strict=True):
+            grams = np.unique(of_part)
             if (key := sha256(grams.tobytes()).digest()) not in self._known:
                 self._known.add(key)
                 entries = np.full(len(grams), len(self._sizes), dtype=np.int32)
                 self._found.setdefault(min(len(part), n), []).append((grams, entries))
                 self._sizes.append(len(grams))
-                self._example.append(example)
+                self._example.append(number)
 
     def index(self) -> Index:
         """Build the index to search documents for the examples."""

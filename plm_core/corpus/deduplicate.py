@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plm_core.corpus.document import Document, Part
-from plm_core.corpus.minhash import Duplicates, Index, find_duplicates, opened, write_index
+from plm_core.corpus.minhash import find_duplicates, opened, write_index
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.removal import Removal
@@ -23,7 +23,7 @@ from plm_core.files import atomic_file
 from plm_core.sections.deduplicate import DeduplicateConfig, Similarity
 
 NAMES, NAME_ENDS = "names.txt", "names.npy"
-"""The names of the texts of an indexed part, concatenated in UTF-8, and where each ends."""
+"""The names of the texts of an indexed part, concatenated in UTF-8, and where each begins and the last one ends."""
 
 
 class Repeat(NamedTuple):
@@ -133,42 +133,33 @@ def _write_index(named: Iterable[tuple[str, str]], similarity: Similarity, folde
 
     write_index(texts(), similarity, folder)
     (folder / NAMES).write_bytes(b"".join(names))
-    np.save(folder / NAME_ENDS, np.array(list(accumulate(map(len, names))), dtype=np.int64))
+    np.save(folder / NAME_ENDS, np.array(list(accumulate(map(len, names), initial=0)), dtype=np.int64))
 
 
 def _search(job: str, similarity: Similarity, pool: Pool) -> list[Path]:
     """Find the repeats among the texts that a job has indexed: a file for each part."""
     found = find_duplicates(pool.folder / job, similarity, pool)
     repeated = np.flatnonzero(found.original != np.arange(len(found.original)))
-    indexes = opened(pool.folder / job)
-    names = _names(np.unique(found.original[repeated]), indexes)
-    files = []
-    for number, (begin, rows) in enumerate(indexes.divided(repeated)):
-        files.append(pool.folder / f"{job}-repeats" / f"{number:06d}.pickle")
-        with atomic_file(files[-1]) as file:
-            file.write_bytes(pickle.dumps({row - begin: _repeat(row, found, names) for row in rows.tolist()}))
-    return files
-
-
-def _names(rows: np.ndarray, indexes: Index) -> dict[int, str]:
-    """The names of these rows, which are sorted."""
-    names = {}
-    for index, (begin, some) in zip(indexes.parts, indexes.divided(rows), strict=True):
-        stops = np.load(index / NAME_ENDS, mmap_mode="r")
-        with (index / NAMES).open("rb") as file:
-            for row in some.tolist():
-                place = row - begin
-                start = int(stops[place - 1]) if place else 0
+    index = opened(pool.folder / job)
+    names: dict[int, str] = {}
+    for part, (begin, originals) in zip(index.parts, index.divided(np.unique(found.original[repeated])), strict=True):
+        ends = np.load(part / NAME_ENDS, mmap_mode="r")
+        with (part / NAMES).open("rb") as file:
+            for row in originals.tolist():
+                start, stop = ends[row - begin : row - begin + 2].tolist()
                 file.seek(start)
-                names[row] = file.read(int(stops[place]) - start).decode()
-    return names
-
-
-def _repeat(row: int, found: Duplicates, names: dict[int, str]) -> Repeat:
-    original = names[int(found.original[row])]
-    if found.exact[row]:
-        return Repeat(original, "exact_duplicate", original)
-    return Repeat(original, "near_duplicate", f"{original} (similarity {found.similarity[row]:.2f})")
+                names[row] = file.read(stop - start).decode()
+    files = []
+    for number, (begin, rows) in enumerate(index.divided(repeated)):
+        repeats = {}
+        for row in rows.tolist():
+            name = names[int(found.original[row])]
+            value = name if found.exact[row] else f"{name} (similarity {found.similarity[row]:.2f})"
+            repeats[row - begin] = Repeat(name, "exact_duplicate" if found.exact[row] else "near_duplicate", value)
+        files.append(pool.folder / f"{job}-repeats" / f"{number:06d}.pickle")
+        with atomic_file(files[-1]) as written:
+            written.write_bytes(pickle.dumps(repeats))
+    return files
 
 
 def _repeats(file: Path | None) -> dict[int, Repeat]:

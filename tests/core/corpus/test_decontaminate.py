@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from plm_core.config import UserError
 from plm_core.corpus import decontaminate as decontamination
 from plm_core.corpus import shingles
-from plm_core.corpus.decontaminate import DecontaminateConfig, Examples, decontaminate
+from plm_core.corpus.decontaminate import DecontaminateConfig, ExampleFile, Examples, decontaminate, read_examples
 from plm_core.corpus.document import Document
-from plm_core.corpus.examples import ExampleFile, read_examples
 
 WORDS = [f"w{i}" for i in range(3000)]
 
