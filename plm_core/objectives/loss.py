@@ -68,7 +68,7 @@ def output_nll(output: Output, targets: Tensor, weights: Tensor | None = None) -
     chunks = max(1, -(-targets.numel() * len(output.weight) // at_once))
     if chunks == 1 and not lean:  # a compiler computes the gradient with the logits, in one kernel
         return summed_nll(output.logits(), targets, weights)
-    from plm_core.models.chunks import nll_in_chunks
+    from plm_core.models.output import nll_in_chunks
 
     counts = torch.ones_like(targets) if weights is None else weights
     flat = output._replace(hidden=output.hidden.flatten(0, -2))

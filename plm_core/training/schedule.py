@@ -24,16 +24,13 @@ def learning_rate_at(step: int, progress: float, config: OptimizerConfig) -> flo
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
-    height = _height(min(1.0, max(0.0, progress)), config)
-    return config.learning_rate * (config.final_fraction + (1 - config.final_fraction) * height)
-
-
-def _height(progress: float, config: OptimizerConfig) -> float:
-    """The remaining height of the decay, from 1 to 0, at a progress between 0 and 1."""
+    progress = min(1.0, max(0.0, progress))
     if config.schedule == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * progress))
-    if config.schedule == "linear":
-        return 1 - progress
-    # 1 - sqrt is better than a linear decay of the same length (Hägele et al. 2024, section 3).
-    decayed = max(0.0, progress - (1 - config.decay_fraction)) / config.decay_fraction
-    return 1 - math.sqrt(min(1.0, decayed))
+        height = 0.5 * (1 + math.cos(math.pi * progress))
+    elif config.schedule == "linear":
+        height = 1 - progress
+    else:
+        # 1 - sqrt is better than a linear decay of the same length (Hägele et al. 2024, section 3).
+        decayed = max(0.0, progress - (1 - config.decay_fraction)) / config.decay_fraction
+        height = 1 - math.sqrt(min(1.0, decayed))
+    return config.learning_rate * (config.final_fraction + (1 - config.final_fraction) * height)

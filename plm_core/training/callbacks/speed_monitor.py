@@ -76,7 +76,9 @@ class SpeedMonitor:
         Rows of other lengths are assumed to need as many per position: true except for attention, whose share is small
         in short rows. Call it before the first step, and before the weights are sharded.
         """
-        self._flops = _known("the operations of a step", lambda: self._count(rows))
+        self._flops = _known("the operations of a step", lambda: step_flops(self._model, self._loss_of, rows))
+        if self._flops is not None:
+            self._flops /= rows.inputs.numel()
         self._measured = _known("the speed of this device", lambda: measured_flops(self._device, self._precision))
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -101,6 +103,10 @@ class SpeedMonitor:
         split = self._clock.split()
         speed = positions / (seconds := sum(split.values()))
         needed = None if self._flops is None else self._flops * speed / self._ranks
+        joules = self._energy.joules()
+        # A CPU's counter is the machine's: the first of its processes reads it for all.
+        if joules is not None and self._device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") != "0":
+            joules = 0.0
         return Throughput(
             seconds=seconds,
             positions=positions,
@@ -109,17 +115,8 @@ class SpeedMonitor:
             mfu_measured=None if needed is None or self._measured is None else needed / self._measured,
             mfu_datasheet=None if needed is None or self._datasheet is None else needed / self._datasheet,
             peak_memory=peak_memory(self._device),
-            joules=self._joules(),
+            joules=joules,
         )
-
-    def _joules(self) -> float | None:
-        """The energy; a CPU's counter is the machine's, so the first of its processes reads it for all."""
-        found = self._energy.joules()
-        shared = self._device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") != "0"
-        return 0.0 if shared and found is not None else found
-
-    def _count(self, rows: Batch) -> float:
-        return step_flops(self._model, self._loss_of, rows) / rows.inputs.numel()
 
 
 def _known(what: str, find: Callable[[], T]) -> T | None:

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from plm_core.models import chunks
 from plm_core.models.output import Output, padded
 from plm_core.objectives import loss
 from plm_core.objectives.loss import IGNORED, output_nll, summed_nll
@@ -52,7 +51,7 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows, w
     weights = weights if weighted else None
     expected = summed_nll(Output(*inputs).logits(), targets, weights)
     monkeypatch.setattr(loss, "AT_ONCE", rows * V)
-    monkeypatch.setattr(chunks, "padded", lambda *given: padded(*given, multiple))
+    monkeypatch.setattr("plm_core.models.output.padded", lambda *given: padded(*given, multiple))
     with Largest() as seen, FlopCounterMode(display=False) as counter:
         found = output_nll(Output(*inputs), targets, weights)
         gradients = torch.autograd.grad(found / 7, inputs)
@@ -132,8 +131,8 @@ def test_compiled_it_is_the_same(monkeypatch, multiple):
     inputs, targets, weights = made()
     expected = output_nll(Output(*inputs), targets, weights)
     monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
-    monkeypatch.setattr(chunks, "padded", lambda *given: padded(*given, multiple))
-    monkeypatch.setattr(chunks, "_in_place", None)
+    monkeypatch.setattr("plm_core.models.output.padded", lambda *given: padded(*given, multiple))
+    monkeypatch.setattr("plm_core.models.output._in_place", None)
     found = torch.compile(output_nll, dynamic=False, fullgraph=True)(Output(*inputs), targets, weights)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
     gradients = (torch.autograd.grad(nats, inputs) for nats in (found, expected))
@@ -143,7 +142,7 @@ def test_compiled_it_is_the_same(monkeypatch, multiple):
 
 def test_compiled_for_a_gpu_more_logits_are_made_at_once_and_their_gradient_with_them(monkeypatch):
     sizes, whole = [], []
-    monkeypatch.setattr(chunks, "nll_in_chunks", lambda output, targets, weights, size: sizes.append(size))
+    monkeypatch.setattr("plm_core.models.output.nll_in_chunks", lambda *given: sizes.append(given[-1]))
     monkeypatch.setattr(loss, "summed_nll", lambda logits, *_: whole.append(logits.shape))
     with FakeTensorMode():
         for device, compiling, mixed in product(("cuda", "cpu"), (False, True), (False, True)):
