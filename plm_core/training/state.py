@@ -85,8 +85,10 @@ class RunState:
         carry = [
             torch.empty((size[0] // ranks.size, *size[1:]), dtype=dtype, device=device) for _, (size, dtype) in shapes
         ]
+        shards = {f"carry.{i}": ranks.sharded(tensor) for i, tensor in enumerate(carry)}
+        state.carries = [None]
+        saved.fill(state.tensors() | self.best.tensors() | shards)
         state.carries = [tuple(carry) or None]
-        saved.fill(state.tensors() | self.best.tensors())
         for part in vars(self).values():
             part.load_state_dict(saved.progress)
 
@@ -112,7 +114,7 @@ class RunState:
 
 
 def joined(carries: list[Carry | None]) -> Carry | None:
-    """The carries of all micro-batches as one."""
-    if len(carries) == 1 or carries[0] is None:
-        return carries[0]
+    """The carries of all micro-batches as one: copies, because a snapshot cannot be made of a part of a storage."""
+    if carries[0] is None:
+        return None
     return tuple(torch.cat(parts) for parts in zip(*(carry or () for carry in carries), strict=True))
