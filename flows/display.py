@@ -66,7 +66,9 @@ class Stages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take in a line of a stage, or a warning."""
-        name, text, now = getattr(record, "task_run_name", None), record.getMessage(), time.monotonic()
+        now = time.monotonic()
+        text = record.getMessage()
+        name = getattr(record, "task_run_name", None)
         event = getattr(record, "stage_event", "")
         if self._table and (record.levelno >= logging.WARNING or text.startswith("warning: ")):
             console().print(f"{name}: {text}" if name else text, style="yellow", markup=False, highlight=False)
@@ -119,11 +121,11 @@ class Stages(logging.Handler):
         title = f"Stages: {len(how) - how.count('failed')} of {len(self._stages)} done{failed}"
         table = Table("stage", "for", "progress", "left", "", title=title, expand=True)
         for name, line in list(self._lines.items()):
-            share, left, note = "", "", line
+            cells = ["", "", line]
             if found := _PROGRESS.match(line):
-                share, left, note = f"{int(found[1]) / int(found[2]):.0%}", f"{found[3]} s", found[4]
-            lasted = f"{time.monotonic() - self._began[name]:.0f} s"
-            table.add_row(name, lasted, share, left, note.replace("[", "\\[")[:100])
+                cells = [f"{int(found[1]) / int(found[2]):.0%}", f"{found[3]} s", found[4]]
+            cells[2] = cells[2].replace("[", "\\[")[:100]
+            table.add_row(name, f"{time.monotonic() - self._began[name]:.0f} s", *cells)
         return table
 
 

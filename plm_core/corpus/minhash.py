@@ -23,8 +23,6 @@ from pathlib import Path
 
 import numpy as np
 import rensa
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from plm_core.config import UserError
 from plm_core.corpus.normalize import duplicate_key
@@ -243,6 +241,10 @@ def _buckets(hashes: np.ndarray, ends: np.ndarray, similarity: Similarity) -> np
 
 def _components(N: int, edges: np.ndarray) -> np.ndarray:
     """The number of the connected component of each row, ``[N]``."""
+    # Not for those who only read the settings: the check of all parameters would take a tenth of a second longer.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(edges), dtype=bool), (edges[:, 0], edges[:, 1])), shape=(N, N))
     return connected_components(graph, directed=False)[1]
 
