@@ -62,8 +62,10 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         status = "FAILED"
         raise
     finally:
-        with contextlib.suppress(OSError):  # a full disk: the run is shown as KILLED
+        try:
             journal.append({"kind": "end", "status": status, "time": milliseconds()})
+        except OSError as error:
+            _warn(f"the end of the run is not kept ({error}); it is shown as KILLED, and was {status}")
         if publisher.poll() is not None:
             publisher = _publisher(root, journal.path.stem)  # it was killed: another one continues
         journal.close()
