@@ -118,7 +118,7 @@ def diamond(toy) -> Path:
 def one(toy, cmd: str, code: str = "1", meta: str = "{}") -> Path:
     """A repository with one stage."""
     text = f"stages:\n  s: {{cmd: '{cmd}', deps: [code.py], outs: [out.txt], meta: {meta}}}\n"
-    return toy(text, code_py=code, params_yaml="{}\n")
+    return toy(text, code_py=code)
 
 
 def _records(root: Path, name: str) -> list[dict]:
