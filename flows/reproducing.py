@@ -27,7 +27,7 @@ class Reproducer:
         self.graph = checkout.graph
         sharing = sum(stage.cores == "all" for stage in self.graph.stages)
         self.machine = placement.detect(self.processes.interrupted, sharing)
-        self._paths = {name: path for name, (_, path) in timing.expected(checkout.root, self.graph.stages).items()}
+        self._paths = timing.longest_paths(checkout.root, self.graph.stages)
         self._checkout = checkout
         self._peaks = timing.peaks(checkout.root)
         self._withheld = {settings.notify(checkout.root).urls_from: ""}

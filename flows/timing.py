@@ -26,15 +26,15 @@ FIGURES = METERS / "run/figures.json"
 """What the last run took, in seconds."""
 
 
-def expected(root: Path, stages: Sequence[Stage]) -> dict[str, tuple[float, float]]:
-    """For each stage, the seconds that it is expected to take, and those of the longest path that begins with it."""
+def longest_paths(root: Path, stages: Sequence[Stage]) -> dict[str, float]:
+    """For each stage, the seconds that the longest path is expected to take that begins with it."""
     known = _remembered(root)
     own = {stage.name: known.get(stage.name, (UNKNOWN_S[stage.gpu], 0))[0] for stage in stages}
     path = dict(own)
     for stage in reversed(stages):  # each after all that it depends on
         for name in stage.upstream:
             path[name] = max(path[name], own[name] + path[stage.name])
-    return {name: (own[name], path[name]) for name in own}
+    return path
 
 
 def took(root: Path) -> dict[str, float]:

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import yaml
-
 from flows import placement, settings
 from flows.graph import Graph
 from flows.machine import Machine
@@ -24,7 +22,7 @@ from flows.sweeps.trial import needed
 from flows.sweeps.trials import Trials, metric, shown
 from flows.sweeps.workspaces import Workspaces, only_one
 from flows.tracking import pipeline_run
-from plm_core.shared import paths
+from plm_core.shared import parameters, paths
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def _stage(graph: Graph, sweep: Sweep) -> str:
 
 def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
     """Make the current parameters the first trial, as the baseline of the others."""
-    params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
+    params = parameters.sections(root)
     now: dict[str, Value] = {}
     for name, values in sweep.space.items():
         value = params

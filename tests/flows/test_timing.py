@@ -35,11 +35,11 @@ def test_the_path_of_a_stage_is_the_longest_that_begins_with_it(tmp_path):
     (tmp_path / timing.REMEMBERED).parent.mkdir(parents=True)
     timing.remember(tmp_path, [Outcome("train", "ran", Spent(0.5, 40.0)), Outcome("last", "failed", Spent(0.5, 9.0))])
     unknown = timing.UNKNOWN_S[False]
-    assert timing.expected(tmp_path, stages) == {
-        "first": (unknown, 40.0 + 2 * unknown),
-        "short": (unknown, 2 * unknown),
-        "train": (40.0, 40.0 + unknown),
-        "last": (unknown, unknown),
+    assert timing.longest_paths(tmp_path, stages) == {
+        "first": 40.0 + 2 * unknown,
+        "short": 2 * unknown,
+        "train": 40.0 + unknown,
+        "last": unknown,
     }
 
 
