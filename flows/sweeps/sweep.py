@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from flows import placement, settings
 from flows.graph import Graph
@@ -108,7 +109,7 @@ def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
     params = parameters.sections(root)
     now: dict[str, Value] = {}
     for name, values in sweep.space.items():
-        value = params
+        value: Any = params
         for key in name.split("."):
             value = value.get(key) if isinstance(value, dict) else None
         if not space.within(value, values):
