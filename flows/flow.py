@@ -27,16 +27,18 @@ from flows.liveness import close_dead_runs
 from flows.machine import beside_others
 from flows.outcome import FailedError, Outcome, Result, Spent, UserError
 from flows.prefects import FLOW
-from flows.registering import registered
 from flows.reproducing import Reproducer
 from flows.room import FullError
 from flows.stages import GraphError, Registration, Stage
+from flows.store import RegistrationFailed
 from flows.tracking import Track, pipeline_run, send_leftovers
 from plm_core.shared import shell
 from plm_core.shared.limits import SAVING_S
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 """How long to wait before the first, the second and every later retry."""
+REGISTRATION_DELAYS_S = [2.0, 10.0]
+"""How long to wait before each retry of the registration, if MLflow cannot be reached or fails."""
 
 WORTH_FORKING = 4
 """Start the fork server only if at least this many stages have to run."""
@@ -233,7 +235,7 @@ def execute(checkout: Checkout, track: Track | None, registration: Registration)
                 _run_stages_gently(execution, parent_run_id)
             if execution.complete and registration.needed(root, stages):
                 begun = time.monotonic()
-                registered(root, stages, parent_run_id, registration, models.append)
+                _register(registration, root, stages, parent_run_id, models.append)
                 registering = time.monotonic() - begun
             if execution.error:
                 raise FailedError(execution.error)
@@ -254,3 +256,31 @@ def _run_stages_gently(execution: Execution, parent_run_id: str | None) -> None:
         get_run_logger().warning("stopping; running stages have %.0f minutes to save their state", SAVING_S / 60)
         execution.processes.interrupt_all()
         raise
+
+
+def _register(registration: Registration, *given: Any) -> None:
+    """Register what the stages made, as a task that is retried if MLflow fails.
+
+    Raises:
+        FailedError: the registration failed.
+    """
+
+    def register() -> None:
+        registration.register(*given)
+
+    def worth_another_try(_task: object, _run: object, state: State[Any]) -> bool:
+        return isinstance(state.result(raise_on_failure=False), RegistrationFailed)
+
+    task = prefect.Task(
+        register,
+        name="register",
+        task_run_name="register",
+        retries=len(REGISTRATION_DELAYS_S),
+        retry_delay_seconds=REGISTRATION_DELAYS_S,
+        retry_condition_fn=worth_another_try,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+    )
+    state = task(return_state=True)
+    if not state.is_completed():
+        raise FailedError(f"register: {state.message}")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from flows import supervisor
-from flows.describing import about
-from flows.registry import TABLE_TAG, Registry, Version
-from flows.store import RegistrationFailed, RegistryError
+from flows.ledger import TABLE_TAG
+from flows.registry import Registry, Version
+from flows.store import RegistrationFailed, RegistryError, unless_gone, warn
 
 STDERR = 2
 """Where evaluations print: the standard output of `plm compare --json` is for its JSON."""
@@ -48,20 +48,55 @@ def judge(
         if champion:
             asked = registry.ledger.asked(champion.number, challenger.number)
             arguments += ["--champion", str(evidence[champion.number]), "--asked", str(asked)]
+
+        def settled(sides: Sequence[Version], stale: str) -> dict[str, Any]:
+            """The decision once the sides have been evaluated on the files that it names in ``stale``, one by one.
+
+            A new evaluation may show that another file is needed, so the gate is asked until nothing new is.
+            """
+            decision = _gate(root, work, arguments)
+            fresh: set[tuple[str, str]] = set()
+            while wanted := [(s, f) for s in sides for f in decision[stale] if (s.number, f) not in fresh]:
+                side = wanted[0][0]
+                files = [file for each, file in wanted if each is side]
+                _evaluate_again(root, registry, side, files, evidence[side.number])
+                fresh |= {(side.number, file) for file in files}
+                decision = _gate(root, work, arguments)
+            for side in sides:
+                if any(number == side.number for number, _ in fresh):
+                    registry.keep_evidence(side, evidence[side.number])
+            return decision
+
         # The champion first: as a rule only its examples are stale.
-        decision = _settled(root, registry, sides, evidence, work, arguments, "examples_differ")
+        decision = settled(sides, "examples_differ")
         if champion and also_earlier and (earlier := _earlier(registry, decision, champion, challenger)):
             evidence[earlier.number] = registry.evidence(earlier, work / earlier.number)
             arguments += ["--earlier", earlier.number, str(evidence[earlier.number])]
             try:
-                sides = [earlier, challenger]
-                decision = _settled(root, registry, sides, evidence, work, arguments, "earlier_differs")
+                decision = settled([earlier, challenger], "earlier_differs")
             except RegistrationFailed:
                 raise
             except RegistryError as error:  # the gate records that it was not compared
-                print(f"warning: {error}", file=sys.stderr, flush=True)
+                warn(str(error))
                 decision = _gate(root, work, arguments)
     return decision | {"champion": champion.number if champion else None}
+
+
+def about(registry: Registry, version: Version) -> dict[str, Any]:
+    """What the registry knows about a version; only its tags if its run was deleted."""
+    known: dict[str, Any] = {"version": version.number, "run": "", "tags": dict(version.tags)}
+    known |= {"params": {}, "metrics": {}, "samples": []}
+    with unless_gone(), tempfile.TemporaryDirectory() as folder:
+        run = registry.client.get_run(version.run_id)
+        known |= {"run": version.run_id, "tags": {**run.data.tags, **version.tags}}
+        known |= {"params": run.data.params, "metrics": run.data.metrics}
+        if registry.client.list_artifacts(version.run_id, "samples"):
+            try:
+                (found,) = Path(registry.client.download_artifacts(version.run_id, "samples", folder)).iterdir()
+                known["samples"] = json.loads(found.read_text(encoding="utf-8"))
+            except ValueError as error:
+                warn(f"{registry.name} version {version.number}: its samples are left out: {error}")
+    return known
 
 
 def _earlier(registry: Registry, decision: Mapping[str, Any], champion: Version, challenger: Version) -> Version | None:
@@ -76,68 +111,41 @@ def _earlier(registry: Registry, decision: Mapping[str, Any], champion: Version,
     return None
 
 
-def _settled(
-    root: Path,
-    registry: Registry,
-    sides: Sequence[Version],
-    evidence: Mapping[str, Path],
-    work: Path,
-    arguments: Sequence[str],
-    stale: str,
-) -> dict[str, Any]:
-    """The gate's decision once the sides have been evaluated on the files that it names in ``stale``, one by one.
-
-    A new evaluation may show that another file is needed, so the gate is asked until nothing new is.
-    """
-    decision = _gate(root, work, arguments)
-    fresh: set[tuple[str, str]] = set()
-    while wanted := [(s, f) for s in sides for f in decision[stale] if (s.number, f) not in fresh]:
-        side = wanted[0][0]
-        files = [file for each, file in wanted if each is side]
-        _evaluate_again(root, registry, side, files, evidence[side.number], work)
-        fresh |= {(side.number, file) for file in files}
-        decision = _gate(root, work, arguments)
-    for side in sides:
-        if any(number == side.number for number, _ in fresh):
-            registry.keep_evidence(side, evidence[side.number])
-    return decision
-
-
 def _gate(root: Path, work: Path, arguments: Sequence[str]) -> dict[str, Any]:
     out = work / "decision.json"
     command = ["tasks.gate", *arguments, "--out", str(out), "--about", str(work / ABOUT)]
-    status, said = _task(root, command, {}, subprocess.DEVNULL, subprocess.PIPE)
+    status, said = _task(root, command, subprocess.PIPE)
     if status != 0:
         raise RegistryError(f"the gate cannot judge: {said.strip() or f'exit status {status}'}")
-    return json.loads(out.read_text(encoding="utf-8"))
+    return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
-def _evaluate_again(
-    root: Path, registry: Registry, version: Version, files: list[str], evidence: Path, work: Path
-) -> None:
+def _evaluate_again(root: Path, registry: Registry, version: Version, files: list[str], evidence: Path) -> None:
     """Replace these evidence files of a version by an evaluation of its checkpoint on the current examples.
 
     A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together. Minimal pairs, for which
     nothing is trained, have the seed 0.
     """
     said = f"{registry.name} version {version.number} is re-evaluated on the current examples"
-    checkpoint = registry.checkpoint(version, _new_folder(work, "model"))
-    for number, (task, seed) in enumerate((tasks := dict(map(task_and_seed, files))).items(), 1):
-        print(f"{said}: {task or 'likelihood'} ({number} of {len(tasks)})", file=sys.stderr, flush=True)
-        module = {"": "tasks.evaluate", "0": "tasks.minimal_pairs"}.get(seed, "tasks.finetune")
-        output = _new_folder(work, "again")
-        command = [module, version.tags["plm.model"], *([task] if task else [])]
-        command += ["--checkpoint", str(checkpoint), "--evidence", str(output)]
-        status, _ = _task(root, command, {"PLM_TRACKING": "off"}, subprocess.DEVNULL, STDERR)
-        if status != 0:
-            raise RegistryError(
-                f"version {version.number} cannot be evaluated on the current examples: {module} ended with exit "
-                f"status {status}, see its error above; fix it and run again"
-            )
-        for stale in evidence.glob(f"{task}.*.csv"):
-            stale.unlink()
-        for file in output.iterdir():
-            shutil.copyfile(file, evidence / file.name)
+    tasks = dict(map(task_and_seed, files))
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = registry.checkpoint(version, Path(folder))
+        for number, (task, seed) in enumerate(tasks.items(), 1):
+            print(f"{said}: {task or 'likelihood'} ({number} of {len(tasks)})", file=sys.stderr, flush=True)
+            module = {"": "tasks.evaluate", "0": "tasks.minimal_pairs"}.get(seed, "tasks.finetune")
+            output = Path(tempfile.mkdtemp(dir=folder))
+            command = [module, version.tags["plm.model"], *([task] if task else [])]
+            command += ["--checkpoint", str(checkpoint), "--evidence", str(output)]
+            status, _ = _task(root, command, STDERR, PLM_TRACKING="off")
+            if status != 0:
+                raise RegistryError(
+                    f"version {version.number} cannot be evaluated on the current examples: {module} ended with exit "
+                    f"status {status}, see its error above; fix it and run again"
+                )
+            for stale in evidence.glob(f"{task}.*.csv"):
+                stale.unlink()
+            for file in output.iterdir():
+                shutil.copyfile(file, evidence / file.name)
 
 
 def task_and_seed(file: str) -> tuple[str, str]:
@@ -146,14 +154,10 @@ def task_and_seed(file: str) -> tuple[str, str]:
     return (task, seed[0]) if seed else ("", "")
 
 
-def _task(root: Path, arguments: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int) -> tuple[int, str]:
-    """Run a task whose processes all end when this one does; returns its exit status and what it printed."""
+def _task(root: Path, arguments: Sequence[str], stderr: int, **env: str) -> tuple[int, str]:
+    """Run a task whose processes all end when this one does; returns its exit status and what it printed on stderr."""
     command = [sys.executable, "-m", *arguments]
-    options = {"cwd": root, "env": {**os.environ, **env}, "stdout": stdout, "stderr": stderr, "text": True}
+    options = {"cwd": root, "env": os.environ | env, "stdout": subprocess.DEVNULL, "stderr": stderr, "text": True}
     with supervisor.started(GRACE_S, command, **options) as process:
         said = process.stderr.read() if process.stderr else ""
         return process.wait(), said  # before the pipe is closed, which would end it
-
-
-def _new_folder(work: Path, name: str) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work))

@@ -26,6 +26,8 @@ ROLLED_BACK: Action = "rolled back to"
 FILE = "decision.json"
 MODEL_TAG = "plm.registered_model"
 """Names the registered model that a run of the ledger is about; set when the run is created."""
+TABLE_TAG = "gate.table"
+"""What the gate compared, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,25 @@ class Decision:
     previous: str
     """The number of the previous champion; empty for none."""
     reasons: list[str]
-    tags: dict[str, str] = field(default_factory=dict)
-    """The tags that the version gets, the verdict last."""
+    gate: str = ""
+    """The verdict on the version: passed, refused or overruled; empty for a rollback."""
     details: Mapping[str, Any] | None = None
-    """What the gate saw."""
+    """What the gate saw; None if it was not asked."""
     who: str = field(default_factory=lambda: os.environ.get("MLFLOW_TRACKING_USERNAME") or getpass.getuser())
 
     @property
     def moves(self) -> bool:
         """Whether the version becomes the champion."""
         return self.action != "refused"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags that the version gets. The verdict comes last, because it says that the others are set."""
+        if not self.gate:
+            return {}
+        seen = {name: self.details[name] for name in ("champion", "table")} if self.details else None
+        table = {TABLE_TAG: json.dumps(seen)} if seen else {}
+        return {**table, "gate.reasons": "; ".join(self.reasons), "gate": self.gate}
 
     def __str__(self) -> str:
         version = f"version {self.version}"
@@ -70,7 +81,7 @@ class Ledger:
         from mlflow.entities import Param
 
         entry = {
-            "number": str(len(self._runs()) + 1),
+            "number": str(len(self.runs()) + 1),
             "action": decision.action,
             "version": decision.version,
             "previous": decision.previous,
@@ -78,65 +89,52 @@ class Ledger:
             "host": socket.gethostname(),
             "reasons": "; ".join(decision.reasons)[:6000],
         }
-        name = str(decision).replace("version ", "")
         tags = {MODEL_TAG: self._model, "plm.stage": "decision"}
+        name = str(decision).replace("version ", "")
         run = self._client.create_run(self._experiment, tags=tags, run_name=name).info.run_id
         self._client.log_batch(run, params=[Param(key, value) for key, value in entry.items()], synchronous=True)
-        with tempfile.TemporaryDirectory() as folder:
-            content = json.dumps({"model": self._model, **asdict(decision)}, indent=2) + "\n"
-            (Path(folder) / FILE).write_text(content, encoding="utf-8")
-            self._client.log_artifacts(run, folder)
+        content = json.dumps({"model": self._model, **asdict(decision)}, indent=2) + "\n"
+        self._client.log_text(run, content, FILE)
         return run
 
-    def finish(self, run: str) -> None:
-        """Close a decision that has been carried out."""
-        self._client.set_terminated(run, "FINISHED")
-
-    def discard(self, run: str) -> None:
-        """Close a decision of which nothing was done, nor will be."""
-        self._client.set_terminated(run, "KILLED")
+    def end(self, run: str, carried_out: bool) -> None:
+        """Close a decision that has been carried out, or of which nothing was done, nor will be."""
+        self._client.set_terminated(run, "FINISHED" if carried_out else "KILLED")
 
     def unfinished(self) -> list[tuple[str, Decision | None]]:
         """The decisions that nobody has completed, by their runs' ids; None for one that was not fully recorded."""
-        return [(run.info.run_id, self._read(run)) for run in self._runs() if run.info.status == "RUNNING"]
+        return [(run.info.run_id, self._read(run)) for run in self.runs() if run.info.status == "RUNNING"]
 
     def champions(self) -> list[str]:
         """The numbers of past champions and the current one, the oldest first, without those rolled back."""
         stack: list[str] = []
-        for run in self._runs():
-            action = run.data.params.get("action")
-            number = run.data.params.get("version", "")
-            if run.info.status != "FINISHED" or action == "refused":
-                continue
+        for run in self._finished():
+            action, number = run.data.params["action"], run.data.params["version"]
             if action in (ROLLED_BACK, "moved in the UI") and number in stack:
-                while stack[-1] != number:
-                    stack.pop()
-            else:
+                del stack[len(stack) - stack[::-1].index(number) :]
+            elif action != "refused":
                 stack.append(number)
         return stack
 
     def asked(self, champion: str, version: str) -> int:
         """How many other versions the gate has refused against this champion."""
-        refused = {
-            run.data.params["version"]
-            for run in self._runs()
-            if run.info.status == "FINISHED"
-            and run.data.params.get("action") == "refused"
-            and run.data.params.get("previous") == champion
-        }
-        return len(refused - {version})
+        entries = [run.data.params for run in self._finished()]
+        against = {e["version"] for e in entries if e["action"] == "refused" and e["previous"] == champion}
+        return len(against - {version})
 
     def tags_of(self, version: str) -> dict[str, str]:
         """The tags that completed decisions have given a version; later ones win."""
-        about = [run for run in self._runs() if run.data.params.get("version") == version]
-        found = [self._read(run) for run in about if run.info.status == "FINISHED"]
+        found = [self._read(run) for run in self._finished() if run.data.params["version"] == version]
         return {key: value for decision in found if decision for key, value in decision.tags.items()}
 
-    def _runs(self) -> list["Run"]:
+    def runs(self) -> list["Run"]:
         """The runs in the order of the decisions, not of time: the clock may have been set back in between."""
         about = f"tags.`{MODEL_TAG}` = '{self._model}'"
         runs = pages(lambda page: self._client.search_runs([self._experiment], about, page_token=page))
         return sorted(runs, key=lambda run: (int(run.data.params.get("number", 0)), run.info.start_time))
+
+    def _finished(self) -> list["Run"]:
+        return [run for run in self.runs() if run.info.status == "FINISHED"]
 
     def _read(self, run: "Run") -> Decision | None:
         with tempfile.TemporaryDirectory() as folder, unless_gone(), contextlib.suppress(ValueError, KeyError):

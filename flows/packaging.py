@@ -1,19 +1,20 @@
-"""Logs a stage's checkpoint as a model version, and tests in a fresh process that it works. Used by promotion.
+"""Logs checkpoints as model versions, and tests in fresh processes that versions work. Used by ``promotion.py``.
 
 ``python -m tasks.package`` does both: importing MLflow and torch takes seconds, so one process serves a whole
 registration, and this one never loads a model.
 """
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from flows.registry import CHECKSUMS, DIGEST_TAG, EVIDENCE_TAG, Registry, Version
+from flows.registry import CHECKSUMS, DIGEST_TAG, EVIDENCE_TAG, Registry
 from flows.settings import Tracking
 from flows.stages import Stage
 from flows.store import ENVIRONMENT, RegistrationFailed, RegistryError, evidence_digest, sha256
@@ -55,6 +56,7 @@ class Packager:
         """Start the process, which imports what it needs while this one does something else."""
         store = {"MLFLOW_TRACKING_URI": tracking.uri, "MLFLOW_EXPERIMENT_NAME": tracking.experiment}
         store["CUDA_VISIBLE_DEVICES"] = ""  # the test needs no GPU, and others may be using them
+        self._root = root
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tasks.package"],
             cwd=root,
@@ -65,72 +67,67 @@ class Packager:
             start_new_session=True,  # only this process gets a Ctrl-C, and ends the other
         )
 
-    def log(self, root: Path, registry: Registry, stages: Sequence[Stage], graph: Sequence[Stage], parent: str) -> None:
-        """Make the checkpoint, evidence and metrics of each stage a version of the model, in this order.
+    def package(
+        self, registry: Registry, stages: Sequence[Stage], graph: Sequence[Stage], parent: str, untried: Sequence[str]
+    ) -> dict[str, str | None]:
+        """Make the checkpoint, evidence and metrics of each stage a version of the model, in this order; then load and
+        query these versions, and those whose numbers are ``untried``, each in a fresh process.
 
-        ``parent`` is the MLflow run under which they are shown; empty for none.
+        ``parent`` is the MLflow run under which new versions are shown; empty for none.
+
+        Returns:
+            What is wrong with each version, by its number; None if it works.
 
         Raises:
             RegistryError: a stage has no evidence.
-            RegistrationFailed: they could not be logged.
+            RegistrationFailed: a version could not be logged, or not be tested, for example because memory ran out.
         """
-        requests = []
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=self._root, capture_output=True, text=True, check=False
+        )
+        new = []
         for stage in stages:
             assert stage.register is not None
-            checkpoint = root / stage.register["checkpoint"]
-            evidence = evidence_files(root, stage, graph)
+            checkpoint = self._root / stage.register["checkpoint"]
+            evidence = evidence_files(self._root, stage, graph)
             tags = {
                 DIGEST_TAG: checkpoint_digest(checkpoint),
                 EVIDENCE_TAG: evidence_digest(evidence),
                 "dvc.stage": stage.name,
                 "plm.model": checkpoint.name,
-                **_commit(root),
+                **({} if commit.returncode else {"git.commit": commit.stdout.strip()}),
             }
             files = {"checkpoint": str(checkpoint), "evidence": [str(file) for file in evidence]}
-            requests.append({**files, "tags": tags, "parent": parent, "model": registry.name})
-        for problem in filter(None, self._ask("log", requests)):
+            new.append({**files, "tags": tags, "parent": parent})
+        if not new and not untried:
+            return {}
+        answer = self._ask({"model": registry.name, "log": new, "try": list(untried)})
+        if answer["error"]:
             names = ", ".join(stage.name for stage in stages)
-            raise RegistrationFailed(f"{names}: could not be logged as models: {problem['error']}")
+            raise RegistrationFailed(f"{names}: could not be logged as models: {answer['error']}")
+        for number, problem in answer["problems"].items():
+            if problem and problem["passing"]:
+                what = f"version {number} could not be tested: {problem['error']}"
+                raise RegistrationFailed(f"{registry.name}: {what}; run again")
+        return {number: problem and shown(problem["error"]) for number, problem in answer["problems"].items()}
 
-    def problems(self, registry: Registry, versions: Sequence[Version]) -> list[str | None]:
-        """Load and query each version in a fresh process; returns what is wrong with it, None if it works.
-
-        Raises:
-            RegistrationFailed: a version could not be tested, for example because memory ran out.
-        """
-        found = self._ask("try", [f"models:/{registry.name}/{version.number}" for version in versions])
-        for version, problem in zip(versions, found, strict=True):
-            if problem is not None and problem["passing"]:
-                raise RegistrationFailed(
-                    f"{registry.name}: version {version.number} could not be tested: {problem['error']}; run again"
-                )
-        return [problem and shown(problem["error"]) for problem in found]
-
-    def _ask(self, what: str, of: Sequence[Any]) -> list[Any]:
-        """The answers of the process, one per item; None if all is well."""
-        if not of:
-            return []
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps({what: of}) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
         if not answer:
-            raise RegistrationFailed(f"tasks.package ended with exit status {process.wait()}; see its error above")
-        return json.loads(answer)
+            status = self._process.wait()
+            raise RegistrationFailed(f"tasks.package ended with exit status {status}; see its error above")
+        return dict(json.loads(answer))
 
     def __enter__(self) -> "Packager":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._process.kill()
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with the forks that try versions
         self._process.communicate()
-
-
-def _commit(root: Path) -> dict[str, str]:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    return {"git.commit": done.stdout.strip()} if done.returncode == 0 else {}

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from flows import display, nights, placement, prefects, promotion, server, timing, transaction
+from flows import display, nights, placement, prefects, promotion, server, store, timing
 from flows.checkout import Checkout, checked_out, idle
 from flows.machine import Machine
 from flows.outcome import FailedError, Result
@@ -40,7 +40,7 @@ def run(
     prepare_environment(root)
     placement.detect()
     print("reading dvc.yaml and the parameters", file=sys.stderr, flush=True)
-    with checked_out(root, force, transaction.warn) as checkout:
+    with checked_out(root, force, store.warn) as checkout:
         nights.tell_missed(root)
         if checkout.stale:
             print(f"stages to run: {len(checkout.stale)}", file=sys.stderr, flush=True)

@@ -5,22 +5,20 @@
 champion, or by force.
 """
 
-import itertools
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from flows import settings, standing
 from flows.judging import judge
 from flows.ledger import ROLLED_BACK, Action, Decision
 from flows.packaging import Packager, checkpoint_digest
-from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, TABLE_TAG, Registry, Version, opened
+from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, Registry, Version, opened
 from flows.stages import Stage
-from flows.store import RegistrationFailed, RegistryError
-from flows.transaction import StaleError, catch_up, commit, warn
+from flows.store import RegistrationFailed, RegistryError, warn
+from flows.transaction import StaleError, alone, commit, disagreement, recover
 
 TRIES = 5
 """How many times a version is judged if the alias keeps moving in the meantime."""
@@ -82,8 +80,35 @@ def register(
     outcomes: list[Outcome] = []
     # The packager imports its libraries while this process imports its own.
     with Packager(root, settings.read(root)[0]) as packager, opened(root) as registry:
-        judged = _register(root, registry, packager, graph, wanted, parent_run_id)
-        for outcome in itertools.chain(_catch_up(root, registry), judged):
+        for outcome in catch_up(root, registry):
+            tell(outcome)
+            outcomes.append(outcome)
+        for run in registry.abandoned():
+            registry.client.set_terminated(run.info.run_id, "KILLED")
+
+        # Log the new checkpoints, and test them together with those that a killed registration has logged.
+        known = _by_digest(registry)
+        new: dict[str, Stage] = {}
+        for stage, digest in wanted:
+            if digest not in known:
+                new.setdefault(digest, stage)
+        if new:
+            what = ", ".join(stage.name for stage in new.values())
+            how = "logged, then tried in a fresh process, then judged"
+            print(f"registration: {what}: {how}", file=sys.stderr, flush=True)
+        unjudged = [known[d] for d in dict.fromkeys(d for _, d in wanted) if d in known and not _is_judged(known[d])]
+        untried = [version.number for version in unjudged]
+        problems = packager.package(registry, [*new.values()], graph, registry.run_of(parent_run_id), untried)
+        known = _by_digest(registry)
+
+        for stage, digest in wanted:
+            version = known[digest]
+            if version.number in problems:
+                outcome = _judged(root, registry, version, stage, problems.pop(version.number))
+            else:
+                outcome = Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
+            why = "; ".join(outcome.reasons)
+            print(f"{stage.name}: {registry.name} version {version.number} {outcome.action}: {why}", flush=True)
             tell(outcome)
             outcomes.append(outcome)
     if failed := [f"{o.stage}: {'; '.join(o.reasons)}" for o in outcomes if o.action == "not judged"]:
@@ -100,7 +125,7 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     with opened(root) as registry:
-        _catch_up(root, registry)
+        catch_up(root, registry)
         target = registry.get(version)
         if CHAMPION in target.aliases:
             raise RegistryError(f"{registry.name}: version {target.number} is the champion already")
@@ -108,15 +133,16 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
             _must_work(root, registry, target)
 
         def decide(champion: Version | None) -> Decision:
+            before = champion.number if champion else ""
             if force:
                 reasons = [reason, "the gate was not asked (force)"]
-                return _decision("promoted by hand", target, champion, reasons, "overruled", None)
+                return Decision("promoted by hand", target.number, before, reasons, "overruled")
             found = judge(root, registry, target, champion)
             if not found["passed"]:
                 reasons = [*found["reasons"], f"asked for by hand: {reason}"]
-                return _decision("refused", target, champion, reasons, "refused", found)
+                return Decision("refused", target.number, before, reasons, "refused", found)
             _must_work(root, registry, target)
-            return _decision("promoted by hand", target, champion, [reason, *found["reasons"]], "passed", found)
+            return Decision("promoted by hand", target.number, before, [reason, *found["reasons"]], "passed", found)
 
         return _commit_against_champion(registry, target, decide)
 
@@ -130,7 +156,7 @@ def rollback(root: Path, reason: str) -> Outcome:
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     with opened(root) as registry:
-        _catch_up(root, registry)
+        catch_up(root, registry)
         champions = registry.ledger.champions()
         if not champions:
             raise RegistryError(f"{registry.name}: there is no champion, so there is nothing to roll back")
@@ -148,60 +174,52 @@ def rollback(root: Path, reason: str) -> Outcome:
                     f"{registry.name}: version {now} became the champion in the meantime; check `plm status`, then "
                     "run again"
                 )
-            return _decision(ROLLED_BACK, target, champion, [reason], "", {"from": current})
+            return Decision(ROLLED_BACK, target.number, champion.number if champion else "", [reason])
 
         return _commit_against_champion(registry, target, decide)
 
 
-def _catch_up(root: Path, registry: Registry) -> list[Outcome]:
-    """Complete what was interrupted, and record what a person did in MLflow's UI, before anything else happens."""
+def catch_up(root: Path, registry: Registry) -> list[Outcome]:
+    """Complete or discard what was interrupted; if a person has moved the alias ``champion``, leave it there and record
+    the move with what the gate says of it.
 
-    def judged(moved: Version, before: Version | None) -> Decision:
-        who = "a person in MLflow's UI or by its API; MLflow does not record who"
-        try:
-            found = judge(root, registry, moved, before)
-        except RegistryError as error:
-            reasons = [f"moved by {who}", f"the gate could not judge: {error}"]
-            return _decision("moved in the UI", moved, before, reasons, "overruled", None)
-        verdict = "the gate agrees" if found["passed"] else "the gate would have refused"
-        reasons = [f"moved by {who}", f"{verdict}: {'; '.join(found['reasons'])}"]
-        return _decision("moved in the UI", moved, before, reasons, "passed" if found["passed"] else "overruled", found)
-
+    Returns:
+        What is new in the ledger.
+    """
+    with alone(registry):
+        done = recover(registry)
+    if odd := disagreement(registry):
+        alias = registry.alias(CHAMPION)
+        if alias is None:
+            before = registry.former()
+            instead = f"others are compared with version {before.number}" if before else "nothing can be compared"
+            warn(f"{registry.name}: {'; '.join(odd)}; until then {instead}")
+        else:
+            decision = _moved_by_hand(root, registry, registry.get(alias), registry.former(alias))
+            warn(f"{registry.name}: somebody made version {alias} the champion: {'; '.join(decision.reasons)}")
+            try:
+                commit(registry, decision, alias)
+                done.append(decision)
+            except StaleError:  # it has been moved again: the next command sees where
+                pass
     return [
         Outcome(each.version, registry.get(each.version).tags.get("dvc.stage", "by hand"), each.action, each.reasons)
-        for each in catch_up(registry, judged)
+        for each in done
     ]
 
 
-def _register(
-    root: Path,
-    registry: Registry,
-    packager: Packager,
-    graph: Sequence[Stage],
-    wanted: Sequence[tuple[Stage, str]],
-    parent_run_id: str | None,
-) -> Iterator[Outcome]:
-    """Log the new checkpoints, test all unjudged versions together, and ask the gate about one after the other."""
-    registry.close_abandoned()
-    known = _by_digest(registry)
-    new = {digest: stage for stage, digest in reversed(wanted) if digest not in known}
-    if new:
-        what = ", ".join(stage.name for stage in reversed(new.values()))
-        print(f"registration: {what}: logged, then tried in a fresh process, then judged", file=sys.stderr, flush=True)
-        packager.log(root, registry, list(reversed(new.values())), graph, registry.run_of(parent_run_id))
-        known = _by_digest(registry)
-    versions = [known[digest] for digest in dict.fromkeys(digest for _, digest in wanted)]
-    untried = [v for v in versions if "gate" not in v.tags and CHAMPION not in v.aliases]
-    problems = dict(zip((v.number for v in untried), packager.problems(registry, untried), strict=True))
-    for stage, digest in wanted:
-        version = known[digest]
-        if version.number in problems:
-            outcome = _judged(root, registry, version, stage, problems.pop(version.number))
-        else:
-            outcome = Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
-        why = "; ".join(outcome.reasons)
-        print(f"{stage.name}: {registry.name} version {version.number} {outcome.action}: {why}", flush=True)
-        yield outcome
+def _moved_by_hand(root: Path, registry: Registry, version: Version, before: Version | None) -> Decision:
+    reasons = ["moved by a person in MLflow's UI or by its API; MLflow does not record who"]
+    found = None
+    try:
+        found = judge(root, registry, version, before)
+    except RegistryError as error:
+        reasons.append(f"the gate could not judge: {error}")
+    else:
+        verdict = "the gate agrees" if found["passed"] else "the gate would have refused"
+        reasons.append(f"{verdict}: {'; '.join(found['reasons'])}")
+    gate = "passed" if found and found["passed"] else "overruled"
+    return Decision("moved in the UI", version.number, before.number if before else "", reasons, gate, found)
 
 
 def _by_digest(registry: Registry) -> dict[str, Version]:
@@ -209,17 +227,22 @@ def _by_digest(registry: Registry) -> dict[str, Version]:
     return {version.tags.get(DIGEST_TAG, ""): version for version in reversed(registry.versions())}
 
 
+def _is_judged(version: Version) -> bool:
+    return "gate" in version.tags or CHAMPION in version.aliases
+
+
 def _judged(root: Path, registry: Registry, version: Version, stage: Stage, problem: str | None) -> Outcome:
     if problem is None:
         registry.set_alias(CHALLENGER, version.number)
 
     def decide(champion: Version | None) -> Decision:
+        before = champion.number if champion else ""
         if problem is not None:
-            reasons = [f"the model cannot be used: {problem}"]
-            return _decision("refused", version, champion, reasons, "refused", None)
+            return Decision("refused", version.number, before, [f"the model cannot be used: {problem}"], "refused")
         found = judge(root, registry, version, champion)
         action: Action = "promoted" if found["passed"] else "refused"
-        return _decision(action, version, champion, found["reasons"], "passed" if found["passed"] else "refused", found)
+        gate = "passed" if found["passed"] else "refused"
+        return Decision(action, version.number, before, found["reasons"], gate, found)
 
     try:
         return _commit_against_champion(registry, version, decide)
@@ -255,23 +278,8 @@ def _must_work(root: Path, registry: Registry, version: Version) -> None:
         RegistryError: it cannot be used.
     """
     with Packager(root, registry.tracking) as packager:
-        if problem := packager.problems(registry, [version])[0]:
+        if problem := packager.package(registry, [], [], "", [version.number])[version.number]:
             raise RegistryError(
                 f"{registry.name}: version {version.number} cannot be used: {problem}; `plm status` shows the others, "
                 f"and `plm promote VERSION --reason ...` makes one the champion"
             )
-
-
-def _decision(
-    action: Action,
-    version: Version,
-    champion: Version | None,
-    reasons: list[str],
-    gate: str,
-    found: Mapping[str, Any] | None,
-) -> Decision:
-    """A decision with the tags of the version's verdict; a rollback has no verdict (``gate`` is empty)."""
-    tags = {TABLE_TAG: json.dumps({name: found[name] for name in ("champion", "table")})} if gate and found else {}
-    # The verdict comes last, because it says that the others are set.
-    tags |= {"gate.reasons": "; ".join(reasons), "gate": gate} if gate else {}
-    return Decision(action, version.number, champion.number if champion else "", reasons, tags, found)

@@ -2,7 +2,6 @@
 
 import contextlib
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +13,12 @@ from flows.ledger import Ledger
 from flows.store import (
     RegistrationFailed,
     RegistryError,
-    create,
     environment,
     evidence_digest,
     pages,
     sha256,
     unless_gone,
+    warn,
 )
 from plm_core.shared.stores import BY_JOURNAL, LEDGER, alone, artifacts_of, experiment_tags, require_active
 
@@ -38,8 +37,6 @@ ABANDONED_S = 2 * 3600.0
 """A registration that has taken this long is dead: logging may take half of it."""
 NO_RUN = "none"
 """The run id of a version that was created without a run: MLflow knows no such run, as if it had been deleted."""
-TABLE_TAG = "gate.table"
-"""What the gate compared, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +64,7 @@ def opened(root: Path) -> Iterator["Registry"]:
     with environment():
         import mlflow
         import mlflow.store.db.utils
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
         from sqlalchemy.exc import SQLAlchemyError
 
         # Otherwise a database that does not answer would be retried for 100 s.
@@ -74,7 +72,7 @@ def opened(root: Path) -> Iterator["Registry"]:
         mlflow.set_tracking_uri(tracking.uri)
         mlflow.set_registry_uri(tracking.uri)
         try:
-            with alone(tracking.uri, create):
+            with alone(tracking.uri, SqlAlchemyStore):
                 registry = Registry(tracking, promotion.registered_model, mlflow.MlflowClient())
                 registry.experiment()
             yield registry
@@ -127,15 +125,9 @@ class Registry:
     def abandoned(self) -> "list[Run]":
         """The runs of registrations that were killed before they had made a version: nobody continues them."""
         known = self.version_runs()
-        running = f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'"
-        found = list(self.runs(running))
         latest = (time.time() - ABANDONED_S) * 1000
-        return [run for run in found if run.info.run_id not in known and run.info.start_time < latest]
-
-    def close_abandoned(self) -> None:
-        """End the runs of ``abandoned`` registrations."""
-        for run in self.abandoned():
-            self.client.set_terminated(run.info.run_id, "KILLED")
+        running = self.runs(f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'")
+        return [run for run in running if run.info.run_id not in known and run.info.start_time < latest]
 
     def run_of(self, parent: str | None) -> str:
         """The id of the run that ``journal:<key>`` names; empty if MLflow does not have it."""
@@ -196,8 +188,7 @@ class Registry:
         found, wrong = self.stored_evidence(version, target)
         if not wrong:
             return found
-        said = f"{self.name} version {version.number}: its stored evidence {wrong}"
-        print(f"warning: {said}", file=sys.stderr, flush=True)
+        warn(f"{self.name} version {version.number}: its stored evidence {wrong}")
         (empty := target / "none").mkdir()
         return empty
 

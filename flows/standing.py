@@ -61,7 +61,8 @@ def _key(database: Path, *names: str) -> list[Any]:
 
 def from_mlflow(root: Path) -> dict[str, Any]:
     """As ``registry_status``, without the cache."""
-    from flows.registry import DIGEST_TAG, TABLE_TAG, opened
+    from flows.ledger import TABLE_TAG
+    from flows.registry import DIGEST_TAG, opened
 
     with opened(root) as registry:
         metrics = registry.metrics()

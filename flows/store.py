@@ -1,8 +1,9 @@
-"""What the modules that talk to MLflow share: its environment, errors, paged searches, digests."""
+"""What the modules that talk to MLflow share: its environment, errors and warnings, paged searches, digests."""
 
 import contextlib
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,6 @@ def unless_gone() -> Iterator[None]:
             raise
 
 
-def create(uri: str, artifacts: str) -> None:
-    """Create a SQLite store."""
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    SqlAlchemyStore(uri, artifacts)
-
-
 def sha256(path: Path) -> str:
     """The sha256 (hex) of a file's bytes."""
     with path.open("rb") as file:
@@ -87,3 +81,8 @@ def pages(search: Callable[[str | None], Any]) -> Iterator[Any]:
         yield from found
         if not (page := found.token):
             return
+
+
+def warn(text: str) -> None:
+    """Print a warning on stderr."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)

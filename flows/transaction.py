@@ -1,6 +1,7 @@
 """Transactions on the registry: one decision at a time, carried out completely, against the champion it was made for.
 
-Used by ``promotion.py`` for everything that moves the alias ``champion`` or gives a verdict.
+The alias ``champion`` in MLflow says who is champion, because people promote in MLflow's UI too; the ledger is the
+history. Used by ``promotion.py`` for everything that moves the alias or gives a verdict.
 
 MLflow's API has neither locks nor compare-and-set. Processes of one machine exclude each other by a lock. If two
 machines decide on one server within the same second, the later alias wins: both decisions are in the ledger, and the
@@ -10,23 +11,23 @@ next command finds that the ledger and the alias disagree, and says so.
 import contextlib
 import fcntl
 import hashlib
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from flows.describing import describe
 from flows.ledger import Decision
 from flows.registry import CHALLENGER, CHAMPION, Registry, Version
-from flows.store import RegistryError
+from flows.store import RegistryError, unless_gone, warn
 from plm_core.shared import gpus
 from plm_core.shared.stores import SQLITE, shown
 
 WAIT_S = 120.0
 """How long to wait for another process's decision, which takes a second or two."""
-
-
+PAGE = "decision.html"
+"""The artifact of a version's run that holds the full record, because the length of a description is limited."""
+LIMIT = 5_000
+"""Characters of a description that every database of MLflow keeps."""
 SETS_IT = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
 """What to do if the alias ``champion`` names nothing."""
 
@@ -53,7 +54,7 @@ def commit(registry: Registry, decision: Decision, expected_champion: str | None
             raise StaleError
         run = registry.ledger.begin(decision)
         _carry_out(registry, decision)
-        registry.ledger.finish(run)
+        registry.ledger.end(run, carried_out=True)
 
 
 def recover(registry: Registry) -> list[Decision]:
@@ -71,43 +72,13 @@ def recover(registry: Registry) -> list[Decision]:
         possible = decision and registry.exists(decision.version)
         if decision and possible and (not decision.moves or alias in (decision.version, decision.previous)):
             _carry_out(registry, decision)
-            registry.ledger.finish(run)
+            registry.ledger.end(run, carried_out=True)
             warn(f"{what} has been completed: {decision}")
             done.append(decision)
         else:
-            registry.ledger.discard(run)
+            registry.ledger.end(run, carried_out=False)
             warn(f"{what} has been discarded" + (f": {decision}" if decision else ""))
     return done
-
-
-def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Decision]) -> list[Decision]:
-    """Recover interrupted decisions; if a person has moved the alias ``champion``, record that with a verdict.
-
-    Args:
-        registry: Where.
-        judge: Asks the gate about the version that the alias names, against the champion before it.
-
-    Returns:
-        What is new in the ledger: completed decisions, and the move by a person.
-    """
-    with alone(registry):
-        done = recover(registry)
-    alias = registry.alias(CHAMPION)
-    known = registry.ledger.champions()
-    if alias is None and known:
-        warn(
-            f"{registry.name}: the alias {CHAMPION} names no version, although version {known[-1]} was the champion; "
-            f"{SETS_IT}; until then {_standing_in(registry)}"
-        )
-    if alias is None or alias == (known[-1] if known else None):
-        return done
-    decision = judge(registry.get(alias), registry.former(alias))
-    warn(f"{registry.name}: somebody made version {alias} the champion: {'; '.join(decision.reasons)}")
-    try:
-        commit(registry, decision, alias)
-    except StaleError:  # it has been moved again: the next command sees where
-        return done
-    return [*done, decision]
 
 
 def disagreement(registry: Registry) -> tuple[str, str] | None:
@@ -123,13 +94,8 @@ def disagreement(registry: Registry) -> tuple[str, str] | None:
     return what, "the next `plm run` asks the gate about it, and records it"
 
 
-def _standing_in(registry: Registry) -> str:
-    version = registry.former()
-    return f"others are compared with version {version.number}" if version else "there is nothing to compare with"
-
-
 def _carry_out(registry: Registry, decision: Decision) -> None:
-    """Move the alias, then tag the version; idempotent.
+    """Move the alias, then describe and tag the version; idempotent.
 
     Verdicts are tagged last: if a process dies in between, a version without one is judged again.
     """
@@ -137,9 +103,24 @@ def _carry_out(registry: Registry, decision: Decision) -> None:
         registry.set_alias(CHAMPION, decision.version)
         if registry.alias(CHALLENGER) == decision.version:
             registry.delete_alias(CHALLENGER)
-    if "gate" in decision.tags:
+    if decision.gate:
         describe(registry, registry.get(decision.version), decision)
     registry.tag(decision.version, decision.tags)
+
+
+def describe(registry: Registry, version: Version, decision: Decision) -> None:
+    """Show the decision on the pages of a version and its run; without a record, the gate was not asked."""
+    details = decision.details or {}
+    known = registry.client.get_model_version(registry.name, version.number).description or ""
+    text = details.get("description") or (known.partition("\n\n")[2] if known.startswith("Overruled") else known)
+    if decision.gate == "overruled":
+        text = f"Overruled, {decision.action}: {' '.join(decision.reasons[0].split())}\n\n{text}"[:LIMIT]
+    if text != known:
+        registry.client.update_model_version(registry.name, version.number, text)
+    with unless_gone():
+        registry.client.set_tag(version.run_id, "gate", decision.gate)
+        if "page" in details:
+            registry.client.log_text(version.run_id, details["page"], PAGE)
 
 
 @contextlib.contextmanager
@@ -173,8 +154,3 @@ def _locked(path: Path) -> IO[str] | None:
         file.close()
         return None
     return file
-
-
-def warn(text: str) -> None:
-    """Print a warning on stderr."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)

@@ -1,17 +1,17 @@
 """Checkpoints as models in MLflow, and the proof that they work: ``python -m tasks.package``, run by registration.
 
-A line on stdin is a request. ``{"log": [{"checkpoint": ..., "evidence": [...], "tags": ..., "parent": ..., "model":
-...}]}`` makes each a version of the registered model, from a new run with its evidence, report and samples, and with
-the parameters, metrics and data by which models are compared; ``{"try": [uri, ...]}`` loads each version and lets it
-answer. The answer on stdout is a list, with one item for everything logged, or one per version tried: null, or
-``{"error": ..., "passing": whether a retry may succeed}``. MLflow's store is that of ``MLFLOW_TRACKING_URI``, the
-experiment that of ``MLFLOW_EXPERIMENT_NAME``.
+A line on stdin is the request: ``{"model": ..., "log": [{"checkpoint": ..., "evidence": [...], "tags": ..., "parent":
+...}], "try": [number, ...]}``. Each item of ``log`` becomes a version of the registered model, from a new run with its
+evidence, report and samples, and with the parameters, metrics and data by which models are compared. These versions and
+those to try are then loaded, and have to answer. The answer on stdout is a line, ``{"error": ..., "problems": {number:
+problem}}``: why nothing could be logged, and per version null or ``{"error": ..., "passing": whether a retry may
+succeed}``. MLflow's store is that of ``MLFLOW_TRACKING_URI``, the experiment that of ``MLFLOW_EXPERIMENT_NAME``.
 
 Slow imports and look-ups are done here, once, but none of our modules: all work is done in forks of this process. A
 fork that tries a version proves that it works with the code it carries, because it may load none of the checkout's.
+When stdin closes, the requesting process has died: this one and its forks are killed.
 """
 
-import ctypes
 import errno
 import importlib.util
 import json
@@ -20,14 +20,15 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean
-from typing import IO, Any
+from typing import Any
 
 import mlflow
 import mlflow.pyfunc
@@ -62,21 +63,16 @@ On the command line: `plm status` (who is champion and why), `plm compare 1 3`, 
 """The description of the registered model."""
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 """Errors of the machine, not of the model."""
-PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that this process gets when its parent dies."""
-
-Problem = dict[str, str | bool] | None
 
 
-def log_all(root: Path, versions: Sequence[dict[str, Any]]) -> None:
-    """Log what belongs to each version, one after the other, in the project's folder."""
+def log_all(root: Path, model: str, versions: Sequence[dict[str, Any]]) -> list[str]:
+    """Log what belongs to each version, one after the other, in the project's folder; returns their numbers."""
     os.chdir(root)
-    for each in versions:
-        log(**each)
+    return [log(model, **each) for each in versions]
 
 
-def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: str, model: str) -> None:
-    """Log all that belongs to one version, and make it a version of the registered model."""
+def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: str) -> str:
+    """Log all that belongs to one version, and make it a version of the registered model; returns its number."""
     import plm_core
     from tasks.reporting.version import facts as known
     from tasks.tracking.run import datasets, flat
@@ -108,6 +104,7 @@ def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: 
     client.update_model_version(model, made.version, UNJUDGED)
     if not client.get_registered_model(model).description:  # otherwise it is a person's
         client.update_registered_model(model, MODEL)
+    return str(made.version)
 
 
 def signature() -> ModelSignature:
@@ -181,83 +178,80 @@ def _numbers(path: Path) -> dict[str, float]:
     return {name: value for name, value in found.items() if type(value) in (int, float)}
 
 
-class Fork:
-    """A fork of this process that makes one call; it is killed when this process dies."""
+def in_forks(calls: Sequence[Callable[[], Any]], limit_s: float) -> list[dict[str, Any]]:
+    """Make each call in a fork of this process, side by side.
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  `result` closes it
-        context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=_call, args=(call, self._errors, os.getpid()), daemon=True)
-        self._process.start()
-
-    def result(self, deadline: float) -> Problem:
-        """Wait for it; None when the call returned.
-
-        Raises:
-            SystemExit: the requesting process has died.
-        """
-        ready = wait([self._process.sentinel, sys.stdin.fileno()], max(0.0, deadline - time.monotonic()))
-        if sys.stdin.fileno() in ready:
-            sys.exit("the requesting process has died")
-        if not ready:
-            self._process.kill()
-        self._process.join()
-        code = self._process.exitcode
-        with self._errors as file:
-            file.seek(0)
-            said = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-        if not ready:
-            return {"error": "it did not finish in time", "passing": True}
-        if code is not None and code < 0:
-            return {"error": f"killed by {signal.Signals(-code).name}", "passing": True}
-        if code:
-            return {"error": said[-1][:400] if said else f"exit status {code}", "passing": code == os.EX_TEMPFAIL}
-        return None
-
-
-def _call(call: Callable[[], None], errors: IO[bytes], parent: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit("the requesting process has died")
-    os.dup2(errors.fileno(), 1)
-    os.dup2(errors.fileno(), 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # or it would come after the error
-    os.chdir(tempfile.gettempdir())
-    try:
-        call()
-    except (OSError, MemoryError) as error:
-        if isinstance(error, OSError) and error.errno not in PASSING:
-            raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(os.EX_TEMPFAIL)
-
-
-def answer(request: dict[str, list[Any]]) -> list[Problem]:
-    """Carry out a request: log versions one after the other, try them in parallel.
-
-    Raises:
-        SystemExit: the requesting process has died.
+    Returns:
+        Per call ``value``, or ``error`` and ``passing``: whether it may succeed if it is made again.
     """
-    if "log" in request:
-        return [Fork(partial(log_all, Path.cwd(), request["log"])).result(time.monotonic() + LOG_S)]
-    found: list[Problem] = []
-    uris = request["try"]
-    width = os.cpu_count() or 1
-    for first in range(0, len(uris), width):
-        forks = [Fork(partial(try_version, uri)) for uri in uris[first : first + width]]
-        tried = time.monotonic() + TRIAL_S
-        found += [fork.result(tried) for fork in forks]
+    context = multiprocessing.get_context("fork")
+    deadline = time.monotonic() + limit_s
+    running = []
+    for call in calls:
+        answer, child_end = context.Pipe(duplex=False)
+        process = context.Process(target=_call, args=(call, child_end), daemon=True)
+        process.start()
+        child_end.close()
+        running.append((process, answer))
+    found: list[dict[str, Any]] = []
+    for process, answer in running:
+        if not answer.poll(max(0.0, deadline - time.monotonic())):
+            process.kill()
+            found.append({"error": "it did not finish in time", "passing": True})
+            continue
+        try:
+            found.append(answer.recv())
+        except EOFError:  # it ended without an answer
+            process.join()
+            code = process.exitcode or 0
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+            found.append({"error": how, "passing": code < 0})
     return found
 
 
+def _call(call: Callable[[], Any], answer: Connection) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    os.chdir(tempfile.gettempdir())
+    try:
+        answer.send({"value": call()})
+    except Exception as error:  # noqa: BLE001  the requesting process says what it was
+        passing = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in PASSING)
+        lines = [line.strip() for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
+        answer.send({"error": lines[-1][:400], "passing": passing})
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Log the new versions, then try them and the other ones, as many side by side as there are cores."""
+    model, new = request["model"], request["log"]
+    (logged,) = in_forks([partial(log_all, Path.cwd(), model, new)], LOG_S)
+    if "error" in logged:
+        return {"error": logged["error"], "problems": {}}
+    numbers = [*request["try"], *logged["value"]]
+    found: list[dict[str, Any]] = []
+    width = os.cpu_count() or 1
+    for first in range(0, len(numbers), width):
+        calls = [partial(try_version, f"models:/{model}/{number}") for number in numbers[first : first + width]]
+        found += in_forks(calls, TRIAL_S)
+    problems = [problem if "error" in problem else None for problem in found]
+    return {"error": None, "problems": dict(zip(numbers, problems, strict=True))}
+
+
+def _end_with_requester() -> None:
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
-    """Answer requests until stdin ends."""
+    """Answer the request."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # everything else that is printed
     sqlalchemy.orm.configure_mappers()
     warn_dependency_requirement_mismatches(list(REQUIREMENTS))
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+    if request := os.fdopen(os.dup(0)).readline():
+        threading.Thread(target=_end_with_requester, daemon=True).start()
+        print(json.dumps(answer(json.loads(request))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

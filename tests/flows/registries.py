@@ -69,8 +69,7 @@ def judge(root, number, action="promoted"):
     verdict = "refused" if action == "refused" else "passed"
     with registry.opened(root) as opened:
         champion = opened.alias("champion")
-        tags = {"gate.table": "{}", "gate.reasons": "because", "gate": verdict}
-        commit(opened, Decision(action, number, champion or "", ["because"], tags), champion)
+        commit(opened, Decision(action, number, champion or "", ["because"], verdict), champion)
 
 
 def project(root, database):

@@ -318,7 +318,7 @@ def test_a_failed_registration_fails_the_run_and_is_made_up_for(toy, tracker, on
 
 @pytest.mark.parametrize("mended", [True, False])
 def test_what_became_of_a_model_before_another_failed_is_told_once(toy, tracker, on_server, hook, monkeypatch, mended):
-    from flows import registering
+    from flows import flow
     from flows.promotion import Outcome
     from flows.store import RegistrationFailed
 
@@ -331,7 +331,7 @@ def test_what_became_of_a_model_before_another_failed_is_told_once(toy, tracker,
             raise RegistrationFailed("MLflow at x: no answer")
 
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
-    monkeypatch.setattr(registering, "RETRY_DELAYS_S", [0.0])
+    monkeypatch.setattr(flow, "REGISTRATION_DELAYS_S", [0.0])
     monkeypatch.setattr(tracker, "register", register)
     root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
     assert tracker.run(root).ok == mended

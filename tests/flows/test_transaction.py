@@ -20,7 +20,7 @@ import pytest
 from rounds import few, many
 
 from flows import promotion, registry, standing, transaction
-from flows.describing import about
+from flows.judging import about
 from flows.ledger import Decision
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
@@ -81,15 +81,15 @@ class Trials:
     def __exit__(self, *_):
         pass
 
-    def log(self, root, opened, stages, graph, parent):
+    def package(self, opened, stages, graph, parent, untried):
+        numbers = [*untried]
         for stage in stages:
-            digest = promotion.checkpoint_digest(root / stage.register["checkpoint"])
-            run = opened.client.create_run(opened.experiment(), tags={"checkpoint.sha256": digest})
+            digest = promotion.checkpoint_digest(Path(stage.register["checkpoint"]))
+            run = opened.client.create_run(opened.experiment(), tags={"checkpoint.sha256": digest}).info.run_id
             tags = {"checkpoint.sha256": digest, "dvc.stage": stage.name}
-            mlflow.MlflowClient().create_model_version("plm", f"runs:/{run.info.run_id}/m", run.info.run_id, tags=tags)
-
-    def problems(self, opened, versions):
-        return [None for _ in versions]
+            made = mlflow.MlflowClient().create_model_version("plm", f"runs:/{run}/m", run, tags=tags)
+            numbers.append(str(made.version))
+        return dict.fromkeys(numbers)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def state(root):
     """What a person can see: aliases, verdicts, and the finished decisions."""
     with registry.opened(root) as opened:
         versions = {v.number: (v.aliases, v.tags.get("gate"), v.tags.get("gate.reasons")) for v in opened.versions()}
-        runs = opened.ledger._runs()
+        runs = opened.ledger.runs()
         decisions = [
             (run.data.params["action"], run.data.params["version"], run.data.params["previous"])
             for run in runs
@@ -335,7 +335,7 @@ def test_a_rollback_after_the_champion_s_version_was_deleted_goes_to_the_one_bef
 
 def test_a_rollback_loads_its_target_first(root, monkeypatch):
     promotion.register(root, STAGES, None)
-    monkeypatch.setattr(Trials, "problems", lambda *_: ["weights are missing"])
+    monkeypatch.setattr(Trials, "package", lambda *given: dict.fromkeys(given[-1], "weights are missing"))
     said = r"version 1 cannot be used: weights are missing; `plm status` .*`plm promote VERSION --reason \.\.\.` makes"
     with pytest.raises(RegistryError, match=said):
         promotion.rollback(root, "")
@@ -344,16 +344,15 @@ def test_a_rollback_loads_its_target_first(root, monkeypatch):
 
 def test_a_champion_that_comes_while_a_rollback_loads_its_target_stays(root, monkeypatch):
     promotion.register(root, STAGES, None)
-    loaded = []
+    package = Trials.package
 
-    def problems(_, opened, versions):
-        if not loaded:
-            loaded.append(versions)
-            (root / "b/SHA256SUMS").write_text("c")
-            promotion.register(root, STAGES, None)
-        return [None for _ in versions]
+    def meanwhile(*given):
+        monkeypatch.setattr(Trials, "package", package)
+        (root / "b/SHA256SUMS").write_text("c")
+        promotion.register(root, STAGES, None)
+        return package(*given)
 
-    monkeypatch.setattr(Trials, "problems", problems)
+    monkeypatch.setattr(Trials, "package", meanwhile)
     with pytest.raises(RegistryError, match="version 3 became the champion in the meantime; check `plm status`, then"):
         promotion.rollback(root, "bad answers")
     assert state(root)[0]["3"][0] == ["champion"]
@@ -556,7 +555,7 @@ def test_what_another_process_began_and_left_while_the_gate_worked_is_carried_th
 def test_a_decision_on_a_version_that_was_deleted_is_taken_back(root, capsys):
     promotion.register(root, STAGES, None)
     with registry.opened(root) as opened:
-        opened.ledger.begin(Decision("refused", "1", "2", ["worse"], {"gate": "refused"}))
+        opened.ledger.begin(Decision("refused", "1", "2", ["worse"], "refused"))
         opened.client.delete_model_version("plm", "1")
     promotion.register(root, STAGES[1:], None)
     assert "has been discarded: version 1 refused" in capsys.readouterr().err
@@ -581,7 +580,7 @@ def test_the_other_versions_that_the_gate_refused_beside_a_champion_are_counted_
             Decision("refused", "7", "1", ["beside another champion"]),
             Decision("promoted by hand", "8", "2", ["better"]),
         ):
-            opened.ledger.finish(opened.ledger.begin(decision))
+            opened.ledger.end(opened.ledger.begin(decision), carried_out=True)
         opened.ledger.begin(Decision("refused", "9", "2", ["not carried through"]))
         assert [opened.ledger.asked("2", version) for version in ("5", "6", "8")] == [1, 1, 2]
         assert opened.ledger.asked("1", "9") == 1

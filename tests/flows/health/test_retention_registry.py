@@ -114,7 +114,7 @@ def test_registrations_of_another_model_in_the_same_experiment_stay(root):
         opened.client.create_registered_model("theirs")
         opened.client.create_model_version("theirs", f"runs:/{theirs}/model", theirs)
         opened.client.update_run(theirs, status="RUNNING")
-        opened.close_abandoned()
+        assert opened.abandoned() == []
         assert opened.client.get_run(theirs).info.status == "RUNNING"
         opened.client.set_terminated(theirs, "FINISHED", 1)
     assert whats(root) == []
