@@ -9,17 +9,16 @@ next command finds that the ledger and the alias disagree, and says so.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from flows.ledger import Decision
 from flows.registry import CHALLENGER, CHAMPION, Registry, Version
 from flows.store import RegistryError, unless_gone, warn
 from plm_core.shared import gpus
+from plm_core.shared.files import locked
 from plm_core.shared.stores import SQLITE, shown
 
 WAIT_S = 120.0
@@ -136,21 +135,14 @@ def alone(registry: Registry) -> Iterator[None]:
     # For a server it is a name in Linux's kernel: a file in /tmp belongs to its first user (plm_core/shared/gpus.py).
     path = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock")
     deadline = time.monotonic() + WAIT_S
-    while (lock := _locked(path) if beside else gpus.bind(name)) is None:
-        if time.monotonic() > deadline:
-            who = f"`fuser '{path}'` names it" if beside else f"it is {gpus.holder(name) or 'this one'}"
-            raise RegistryError(f"{registry.name}: another process has held the registry for {WAIT_S:.0f} s; {who}")
-        time.sleep(0.1)
-    with lock:
+    with contextlib.ExitStack() as held:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                if lock := locked(path, wait=False) if beside else gpus.bind(name):
+                    held.enter_context(lock)
+                    break
+            if time.monotonic() > deadline:
+                who = f"`fuser '{path}'` names it" if beside else f"it is {gpus.holder(name) or 'this one'}"
+                raise RegistryError(f"{registry.name}: another process has held the registry for {WAIT_S:.0f} s; {who}")
+            time.sleep(0.1)
         yield
-
-
-def _locked(path: Path) -> IO[str] | None:
-    """The file, locked for as long as it is open; None while another process holds it."""
-    file = path.open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
