@@ -1,4 +1,4 @@
-"""The machine that a process computes on: detected or set by the environment, never by parameters."""
+"""The machine that a process computes on, and its clock: detected or set by the environment, never by parameters."""
 
 import ctypes
 import functools
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
+from typing import Any
 
 import torch
 import torch.utils.deterministic
@@ -40,8 +43,7 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
 
     ``PLM_THREADS`` overrides ``threads``; with neither, the cores are shared with the other processes that torchrun
     started on this machine, or among ``beside`` concurrent training runs. Results on a CPU are byte-identical for the
-    same number of threads; those of a GPU repeat unless ``deterministic`` is false, which allows faster kernels. On a
-    CPU the process keeps the memory that it frees from now on.
+    same number of threads; those of a GPU repeat unless ``deterministic`` is false, which allows faster kernels.
 
     Raises:
         UserError: ``PLM_THREADS`` is not a number, 1 or more, or torch cannot use the GPUs that this process has
@@ -60,18 +62,20 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
         # cuDNN's kernel in torch 2.11 to 2.13: NaN in the backward pass with a mask and lengths of 64 more than a
         # multiple of 128, on an H100 (pytorch#196678). Models enable it if rows fill its tiles (blocks.py).
         torch.backends.cuda.enable_cudnn_sdp(False)
-        return Device(
-            torch.device("cuda", torch.cuda.current_device()),
-            torch.get_num_threads(),
-            multiplies_bfloat16("cuda"),
-        )
+        gpu = torch.device("cuda", torch.cuda.current_device())
+        return Device(gpu, torch.get_num_threads(), multiplies_bfloat16("cuda"))
     if (gpus := os.environ.get("CUDA_VISIBLE_DEVICES")) and CLAIMED in os.environ:
         raise UserError(
             f"CUDA_VISIBLE_DEVICES: torch {torch.__version__} cannot use the GPU {gpus} of this machine; expected a "
             "build of torch for CUDA and a driver that is new enough for it (see nvidia-smi), or CUDA_VISIBLE_DEVICES= "
             "to compute on the CPU"
         )
-    _keep_freed_memory()
+    # glibc's allocator returns large blocks to the system, so each step would write to new pages, which the kernel
+    # clears first. Every step needs the same memory again: the process stays as large as its largest step.
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        # malloc.h: M_MMAP_MAX blocks outside the heap, M_TRIM_THRESHOLD bytes free at its end before it shrinks.
+        mallopt(-4, 0)
+        mallopt(-1, -1)
     return Device(torch.device("cpu"), torch.get_num_threads(), multiplies_bfloat16("cpu"))
 
 
@@ -103,14 +107,45 @@ def multiplies_bfloat16(kind: str) -> bool:
     return torch.cpu._is_avx512_bf16_supported()
 
 
-def _keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, because every step needs the same again.
+class Clock:
+    """A stopwatch: adds up the seconds of laps by their names; it starts when it is created.
 
-    glibc's allocator returns large blocks to the system, so each step would write to new pages, which the kernel clears
-    first. The process stays as large as its largest step. Without glibc nothing happens.
+    On a GPU the laps are events in its stream, without a wait: work is queued there faster than it is done, so the
+    host's clock would attribute the time of one lap to another.
     """
-    limit = getattr(ctypes.CDLL(None), "mallopt", None)
-    if limit is not None:
-        # malloc.h: M_MMAP_MAX blocks outside the heap, M_TRIM_THRESHOLD bytes free at its end before it shrinks.
-        limit(-4, 0)
-        limit(-1, -1)
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.start()
+
+    def start(self) -> None:
+        """Start again: time since the last split is not counted."""
+        self._marks: list[tuple[str, Any]] = [("", self._now())]
+
+    def lap(self, name: str) -> None:
+        """End the lap that began at the previous lap or at the start; its time counts for ``name``."""
+        self._marks.append((name, self._now()))
+
+    def split(self) -> dict[str, float]:
+        """Seconds by name since the last split or start, adding up to the time from there to the last lap.
+
+        On a GPU it waits for the last lap's event: call it right after another wait for the device.
+        """
+        marks = self._marks
+        self._marks = self._marks[-1:]
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            marks[-1][1].synchronize()
+        parts: dict[str, float] = {}
+        for (_, begin), (name, end) in pairwise(marks):
+            seconds = begin.elapsed_time(end) / 1000 if on_gpu else end - begin
+            parts[name] = parts.get(name, 0.0) + seconds
+        return parts
+
+    def _now(self) -> Any:
+        """A time in seconds, or on a GPU an event."""
+        if self.device.type != "cuda":
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event

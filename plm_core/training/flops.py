@@ -1,4 +1,4 @@
-"""Floating-point operations: how many a model needs and how many a device can do. Used by the speed monitor.
+"""Floating-point operations: how many a model needs and how many a device can do.
 
 Their ratio is MFU, model FLOPs utilisation: the operations per second that the model's definition needs over those that
 the device can do (Chowdhery et al. 2022, "PaLM", appendix B). As there, recomputation counts once, and attention counts
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from plm_core.objectives.loss import Batch
-from plm_core.training.clock import Clock
+from plm_core.training.device import Clock
 from plm_core.training.parallelize import LossOf
 
 META = torch.device("meta")
@@ -42,9 +42,8 @@ def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch) -> int:
     """The floating-point operations of ``loss_of(model, batch, None)`` and its backward pass.
 
     A product of [m, k] and [k, n] is 2mkn; only matrix products count, as in the formulas of the literature (6N +
-    12LHQT per token, PaLM, appendix B). The function runs on torch's meta device, where tensors have shapes but no
-    values: nothing is computed, the model is not changed, and attention is always counted by its definition, so the
-    count is the same on every machine. ``loss_of`` must not be compiled.
+    12LHQT per token, PaLM, appendix B). Nothing is computed: ``loss_of``, which must not be compiled, runs on torch's
+    meta device, where attention is always counted by its definition.
 
     Raises:
         RuntimeError, ValueError: the function cannot run on the meta device: it reads a value, or calls a kernel that

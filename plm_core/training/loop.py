@@ -1,27 +1,25 @@
-"""The loop: state(t+1) = step(state(t), batch_at(t), rng_at(t)), as a generator of reports.
-
-Used by pretraining and fine-tuning. Shapes: see the objectives.
-"""
+"""The loop: state(t+1) = step(state(t), batch_at(t), rng_at(t)), as a generator of reports."""
 
 import math
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from typing import Self
 
+import torch
 from torch import nn
 
 from plm_core.objectives.loss import Batch
 from plm_core.text.samplers import stream_seed
 from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor
-from plm_core.training.callbacks.best_weights import BestWeights
-from plm_core.training.callbacks.metrics import Metrics, StepMetrics, Validation, best_report
+from plm_core.training.callbacks.metrics import BestWeights, Metrics, StepMetrics, Validation, best_report
 from plm_core.training.callbacks.speed_monitor import SpeedMonitor
-from plm_core.training.callbacks.time_budget import TimeBudget
 from plm_core.training.config import LoopConfig
-from plm_core.training.device import Device
+from plm_core.training.device import Device, thread_beside
 from plm_core.training.parallelize import LossOf, parallelize, restore_blocks
-from plm_core.training.prefetch import Prefetch
 from plm_core.training.ranks import ALONE, Ranks, require_fit
+from plm_core.training.schedule import TimeBudget
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import RunState, TrainState
 from plm_core.training.step import Evaluate, TrainStep
@@ -162,3 +160,30 @@ def train(
         snapshots.settle()
         restore_blocks(model)
     model.load_state_dict(best.weights)
+
+
+class Prefetch:
+    """``batch_at`` that prepares the next step's batch in a thread; for a GPU in pinned memory."""
+
+    def __init__(self, batch_at: Callable[[int], Batch], device: torch.device) -> None:
+        self._batch_at, self._device = batch_at, device
+        self._thread = thread_beside("batches")
+        self._next: tuple[int, Future[Batch]] | None = None
+
+    def __call__(self, step: int, last: bool = False) -> Batch:
+        """Return the batch of a step, and start preparing that of ``step`` + 1 unless this is the ``last``.
+
+        Exceptions of ``batch_at`` are raised here, at the step they belong to.
+        """
+        made = self._next[1] if self._next and self._next[0] == step else self._thread.submit(self._made, step)
+        self._next = None if last else (step + 1, self._thread.submit(self._made, step + 1))
+        return made.result()
+
+    def _made(self, step: int) -> Batch:
+        return self._batch_at(step).pinned(self._device)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Muon: orthogonalised momentum for the matrices inside the blocks. Used by the optimizer.
+"""Muon: orthogonalised momentum for the matrices inside the blocks.
 
 Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", with the update scale and weight decay of
 Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2. It computes the same as ``torch.optim.Muon``, with
@@ -52,6 +52,7 @@ class Muon(torch.optim.Optimizer):
 
     def _update(self, matrices: list[Any], group: dict[str, Any]) -> None:
         """Update matrices of one shape."""
+        # Momentum and decay need no more than this process's rows of sharded matrices.
         weights = [_local(matrix) for matrix in matrices]
         gradients = [_local(matrix.grad) for matrix in matrices]
         means = [_local(self.state[matrix]["momentum_buffer"]) for matrix in matrices]
@@ -59,6 +60,7 @@ class Muon(torch.optim.Optimizer):
         # Nesterov: the mean as it would be if the next gradient were the same.
         ahead = list(torch._foreach_lerp(gradients, means, group["momentum"]))
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        # The direction is that of the whole matrix, with the size of AdamW's updates.
         R, C = matrices[0].shape
         updates = orthogonal(ahead, R, getattr(matrices[0], "device_mesh", None))
         for weight, update in zip(weights, updates, strict=True):
@@ -90,13 +92,14 @@ def orthogonal(matrices: list[Tensor], rows: int, mesh: Any = None) -> list[Tens
 
 def _exchanged(tensor: Tensor, mesh: Any) -> Tensor:
     """All-to-all: ``[P, ...]``, a part for each process, to the parts ``[P, ...]`` that the processes have for this."""
-    found = torch.empty_like(tensor)
-    dist.all_to_all_single(found, tensor, group=mesh.get_group())
-    return found
+    received = torch.empty_like(tensor)
+    dist.all_to_all_single(received, tensor, group=mesh.get_group())
+    return received
 
 
 def newton_schulz(matrices: Tensor) -> Tensor:
     """``orthogonal`` for a stack ``[N, R, C]``, by iterations of a X + b (X X^T) X + c (X X^T)^2 X."""
+    # X X^T is the smaller product of the two if X is wide.
     a, b, c = COEFFICIENTS
     x = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
     if matrices.dtype != torch.float64:

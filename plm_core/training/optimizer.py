@@ -1,4 +1,4 @@
-"""The optimizer: AdamW, or Muon for the matrices inside the blocks and AdamW for the rest. Used by the loop.
+"""The optimizer: AdamW, or Muon for the matrices inside the blocks and AdamW for the rest.
 
 Sources: Kingma and Ba 2015 (Adam), Loshchilov and Hutter 2019 (AdamW), Jordan et al. 2024, "Muon: An optimizer for
 hidden layers in neural networks", and Liu et al. 2025, "Muon is Scalable for LLM Training".
@@ -28,16 +28,37 @@ class Optimizer:
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         hidden = hidden_matrices(model) if config.name == "muon" else set()
         scales = rate_scales(model, config.layer_decay)
+
+        # AdamW: matrices and embeddings decay; biases and normalisation gains do not. A bias is recognised by its name,
+        # because those of XLNet's attention have one vector per head. Nor do the factors of adapters: decay would pull
+        # the model back to the pretrained one, whose own weights do not change.
         rest = {name: parameter for name, parameter in self._parameters.items() if name not in hidden}
-        self._parts: list[torch.optim.Optimizer] = [_adamw(rest, config, scales)]
+        plain = {name for name in rest if name.endswith("bias") or "norm" in name or ADAPTER in name}
+        decays = {name: 0.0 if name in plain else config.weight_decay for name in rest}
+        adamw = torch.optim.AdamW(
+            _groups(rest, decays, scales),
+            lr=config.learning_rate,
+            betas=(config.beta_1, config.beta_2),
+            eps=config.epsilon,
+            fused=True,
+        )
+        self._parts: list[torch.optim.Optimizer] = [adamw]
         if hidden:
             matrices = {name: parameter for name, parameter in self._parameters.items() if name in hidden}
             groups = _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales)
             self._parts.append(Muon(groups, config.learning_rate, config.momentum))
-        self._hidden = hidden
         self._states = {name: self._parts[name in hidden].state for name in self._parameters}
-        # Now, and not in the first step: a lack of memory is noticed before training begins.
-        self._allocate()
+
+        # The state, zeros. Now, and not in the first step: a lack of memory is noticed before training begins.
+        for name, parameter in self._parameters.items():
+            state = self._states[name][parameter]
+            if name in hidden:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            else:
+                # A scalar on the parameter's device, not sharded, as the fused kernel needs it.
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
 
     def step(self, rate: float) -> None:
         """Update every parameter that has a gradient at the learning rate ``rate``, and drop the gradients."""
@@ -46,18 +67,6 @@ class Optimizer:
                 group["lr"] = rate * group["scale"]
             part.step()
             part.zero_grad(set_to_none=True)
-
-    def _allocate(self) -> None:
-        """Create the state before the first step: zeros."""
-        for name, parameter in self._parameters.items():
-            state = self._states[name][parameter]
-            if name in self._hidden:
-                state["momentum_buffer"] = torch.zeros_like(parameter)
-            else:
-                # A scalar on the parameter's device, not sharded, as the fused kernel needs it.
-                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
 
     def tensors(self) -> dict[str, Tensor]:
         """The live state of every parameter, by ``<parameter>.<state>``: writing into a tensor changes the state.
@@ -84,12 +93,10 @@ def hidden_matrices(model: nn.Module) -> set[str]:
 
 
 def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
-    """Each parameter's learning rate as a fraction of the highest: ``decay`` to the power of the layers above it.
-
-    Embeddings and whatever else precedes the blocks are the lowest layer, each block is a layer, and what follows the
-    blocks (the last norm, a pooler, a head) is the highest. A model's own parameters come before its modules', so the
-    bias of its output layer belongs to the lowest.
-    """
+    """Each parameter's learning rate as a fraction of the highest: ``decay`` to the power of the layers above it."""
+    # Embeddings and whatever else precedes the blocks are the lowest layer, each block is a layer, and what follows the
+    # blocks (the last norm, a pooler, a head) is the highest. A model's own parameters come before its modules', so the
+    # bias of its output layer belongs to the lowest.
     blocks = {name: _block(name) for name, _ in model.named_parameters()}
     top = max((block for block in blocks.values() if block is not None), default=-1) + 2
     scales = {}
@@ -102,27 +109,8 @@ def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
 
 def _block(name: str) -> int | None:
     """The number of the block that a parameter is in."""
-    found = re.search(r"\.blocks\.(\d+)\.", f".{name}")
-    return int(found[1]) if found else None
-
-
-def _adamw(
-    parameters: dict[str, nn.Parameter], config: OptimizerConfig, scales: Mapping[str, float]
-) -> torch.optim.AdamW:
-    """AdamW: matrices and embeddings decay; biases, normalisation gains and the factors of adapters do not.
-
-    A bias is recognised by its name, because those of XLNet's attention have one vector per head. Decay of the factors
-    would pull the model back to the pretrained one, whose own weights do not change.
-    """
-    plain = {name for name in parameters if name.endswith("bias") or "norm" in name or ADAPTER in name}
-    decays = {name: 0.0 if name in plain else config.weight_decay for name in parameters}
-    return torch.optim.AdamW(
-        _groups(parameters, decays, scales),
-        lr=config.learning_rate,
-        betas=(config.beta_1, config.beta_2),
-        eps=config.epsilon,
-        fused=True,
-    )
+    number = re.search(r"\.blocks\.(\d+)\.", f".{name}")
+    return int(number[1]) if number else None
 
 
 def _groups(

@@ -1,7 +1,5 @@
 """What is applied to a model before the loop, once: recomputation of its blocks, compilation, DDP or FSDP2.
 
-Of a block only ``forward`` is replaced, so that weights keep their names and hooks stay outside.
-
 torch.compile (Ansel et al. 2024) makes one full graph for each combination of shapes: which one a step runs depends on
 its batch and never on earlier steps, so a resumed run computes the same as an undisturbed one.
 ``TORCHINDUCTOR_CACHE_DIR`` sets where torch caches the compiled code.
@@ -58,17 +56,33 @@ class ParallelLoss:
     def __init__(
         self, model: nn.Module, loss_of: LossOf, compiled: LossOf, ranks: Ranks, row: Batch, mixed: bool = False
     ) -> None:
-        """``compiled`` is what a step runs, ``loss_of`` the original function.
-
-        With FSDP and ``mixed``, weights of the blocks are gathered in bfloat16, in which autocast would multiply them:
-        half of the bytes.
-        """
+        """``compiled`` is what a step runs, ``loss_of`` the original function; ``mixed`` says how FSDP gathers."""
         self.model, self._loss_of, self._compiled, self._ranks = model, loss_of, compiled, ranks
         self._wrapped: Any = None
         if ranks.sharding:
-            self._wrapped = _fsdp(model, loss_of, ranks.mesh, mixed)
+            from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+            # In bfloat16, in which autocast would multiply the weights: half of the bytes. The model chooses the dtype
+            # between blocks (blocks.narrowed); gradients are added up in float32.
+            lower = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+            for block in blocks_of(model):
+                fully_shard(block, mesh=ranks.mesh, mp_policy=lower if mixed else MixedPrecisionPolicy())
+                if hasattr(block, "keys"):  # XLNet calls it in addition to forward
+                    register_fsdp_forward_method(block, "keys")
+            self._wrapped = fully_shard(_LossModule(model, loss_of), mesh=ranks.mesh)
         elif ranks.size > 1:
-            self._wrapped = _ddp(model, loss_of, compiled, row, ranks.size)
+            from torch.nn.parallel import DistributedDataParallel
+
+            # Unless weights are declared unused, DDP reorders its sums after a process's first step. With more than two
+            # numbers that changes the sum, and an interrupted run would have a different result.
+            unused = ranks.size > 2
+            if not unused:
+                # Whether the objective leaves weights without a gradient, such as those of segments. DDP's
+                # static_graph=True would find them by itself, but with micro-batches (no_sync) its gradients are wrong.
+                nll = loss_of(model, row, None).nll
+                gradients = torch.autograd.grad(nll, list(model.parameters()), allow_unused=True)
+                unused = any(gradient is None for gradient in gradients)
+            self._wrapped = DistributedDataParallel(_LossModule(model, compiled), find_unused_parameters=unused)
 
     def __call__(self, rows: Batch, carry: Carry | None) -> Loss:
         """The loss on this process's rows; its gradients become those of all rows."""
@@ -99,6 +113,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 def wrap(model: nn.Module, by: Callable[[Forward], Forward]) -> None:
     """Replace the forward pass of each block; one that is wrapped already is wrapped again."""
+    # Only ``forward``, so that weights keep their names and hooks stay outside.
     for block in blocks_of(model):
         block.forward = by(block.forward)
 
@@ -131,12 +146,12 @@ def compiled(loss_of: LossOf, device: torch.device, replayed: int | None = None)
     captured = _compile(loss_of, mode="reduce-overhead") if device.type == "cuda" else graph
 
     def loss(model: nn.Module, batch: Batch, carry: Carry | None) -> Loss:
-        found = (captured if len(batch.inputs) == replayed else graph)(model, batch, carry)
-        if found.carry is None:
-            return found
+        result = (captured if len(batch.inputs) == replayed else graph)(model, batch, carry)
+        if result.carry is None:
+            return result
         # The next replay must not overwrite its own inputs. Strides are part of a graph's signature, and a snapshot
         # does not keep them.
-        return replace(found, carry=tuple(t.clone(memory_format=torch.contiguous_format) for t in found.carry))
+        return replace(result, carry=tuple(t.clone(memory_format=torch.contiguous_format) for t in result.carry))
 
     return loss
 
@@ -159,33 +174,6 @@ def _can_compile(device: torch.device) -> bool:
         warnings.warn(f"training.compile: not compiled, because this machine cannot: {reason}", stacklevel=3)
         return False
     return True
-
-
-def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch, ranks: int) -> Any:
-    from torch.nn.parallel import DistributedDataParallel
-
-    # Unless weights are declared unused, DDP reorders its sums after a process's first step. With more than two numbers
-    # that changes the sum, and an interrupted run would have a different result.
-    unused = ranks > 2
-    if not unused:
-        # Whether the objective leaves weights without a gradient, such as those of segments. DDP's static_graph=True
-        # would find them by itself, but with micro-batches (no_sync) its gradients are wrong.
-        gradients = torch.autograd.grad(loss_of(model, row, None).nll, list(model.parameters()), allow_unused=True)
-        unused = any(gradient is None for gradient in gradients)
-    return DistributedDataParallel(_LossModule(model, compiled), find_unused_parameters=unused)
-
-
-def _fsdp(model: nn.Module, loss_of: LossOf, mesh: Any, mixed: bool) -> Any:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-
-    # The model chooses the dtype between blocks (blocks.narrowed); gradients are added up in float32.
-    lower = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    policy = lower if mixed else MixedPrecisionPolicy()
-    for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-        if hasattr(block, "keys"):  # XLNet calls it in addition to forward
-            register_fsdp_forward_method(block, "keys")
-    return fully_shard(_LossModule(model, loss_of), mesh=mesh)
 
 
 class _LossModule(nn.Module):

@@ -1,4 +1,4 @@
-"""The processes that train one model together, as torchrun started them: DDP and FSDP2. Used by the loop.
+"""The processes that train one model together, as torchrun started them: DDP and FSDP2.
 
 Their number is a fact of the machine and never a parameter: they share the rows of one global batch, each computes the
 loss of its own rows, and the gradient is that of the whole batch.
@@ -60,9 +60,9 @@ class Ranks:
         """The largest ``stop`` and the longest time of all processes: the same result on each."""
         if self.size == 1:
             return stop, seconds
-        told = torch.tensor([float(stop), seconds], dtype=torch.float64)
-        dist.all_reduce(told, dist.ReduceOp.MAX, group=self.control)
-        return int(told[0]), float(told[1])
+        both = torch.tensor([float(stop), seconds], dtype=torch.float64)
+        dist.all_reduce(both, dist.ReduceOp.MAX, group=self.control)
+        return int(both[0]), float(both[1])
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum of float64 values on the CPU over all processes."""
@@ -72,22 +72,22 @@ class Ranks:
 
     def total(self, value: float | None) -> float | None:
         """The sum over all processes; None if one of them has no value."""
-        told = self.sum(torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64))
-        return float(told[0]) if told[1] == self.size else None
+        total = self.sum(torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64))
+        return float(total[0]) if total[1] == self.size else None
 
     def gathered(self, value: Any) -> list[Any]:
         """The value of each process, in their order."""
-        told = [value] * self.size
+        values = [value] * self.size
         if self.size > 1:
-            dist.all_gather_object(told, value, group=self.control)
-        return told
+            dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def broadcast(self, value: float) -> float:
         """The first process's value: decisions use it, because the others may differ in the last bit."""
-        told = torch.tensor([value], dtype=torch.float64)
+        first = torch.tensor([value], dtype=torch.float64)
         if self.size > 1:
-            dist.broadcast(told, 0, group=self.control)
-        return float(told)
+            dist.broadcast(first, 0, group=self.control)
+        return float(first)
 
 
 ALONE = Ranks()
@@ -99,16 +99,14 @@ class Unfit(UserError):
 
 
 def require_fit(config: LoopConfig, device: Device, ranks: Ranks) -> None:
-    """Raise Unfit if the processes cannot share the rows of a batch evenly, or would not compute alike.
-
-    With ddp, one without bfloat16 would train in float32 beside the others; with fsdp it would end or hang them. Other
-    differences between GPUs are a warning.
-    """
+    """Raise Unfit if the processes cannot share the rows of a batch evenly, or would not compute alike."""
     if config.batch % ranks.size:
         raise Unfit(
             f"batch: {config.batch} rows for {ranks.size} processes (PLM_RANKS, or torchrun); expected a multiple of "
             f"{ranks.size}"
         )
+    # With ddp, one without bfloat16 would train in float32 beside the others; with fsdp it would end or hang them.
+    # Other differences between GPUs only cost time.
     facts = {
         "torch": torch.__version__,
         "bfloat16": device.bfloat16 or config.precision != "bfloat16",
@@ -144,6 +142,7 @@ def join() -> Ranks:
 
     if not dist.is_initialized():
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    # Numbers and snapshots go through the hosts, each in its own group: neither waits for the other, nor for a GPU.
     mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (size,))
     control, background = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
     return Ranks(dist.get_rank(), size, cast(Mode, mode), mesh, control, background)
@@ -157,12 +156,12 @@ def leave() -> None:
 
 def whole(weights: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
     """The weights on the host of the first process, sharded ones gathered one by one; every process must call it."""
-    found = {}
+    on_first = {}
     for name, tensor in weights.items():
         gathered = full(tensor)
         if ranks.first:
-            found[name] = gathered.cpu()
-    return found
+            on_first[name] = gathered.cpu()
+    return on_first
 
 
 def full(tensor: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""The learning rate: linear warm-up in steps, then a decay over the progress of a run. Used by the loop.
+"""The learning rate of a run, and when it ends: linear warm-up in steps, then a decay with its steps or with its time.
 
 Sources: Goyal et al. 2017, section 2.2 (warm-up), Loshchilov and Hutter 2017 (cosine), Hu et al. 2024, "MiniCPM",
 section 4 (warm-up, stable, decay), Hägele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed
@@ -6,8 +6,10 @@ Training Durations", section 3 (the form of its decay).
 """
 
 import math
+from time import perf_counter
 
-from plm_core.training.config import OptimizerConfig
+from plm_core.training.callbacks import Callback
+from plm_core.training.config import LoopConfig, OptimizerConfig
 
 
 def progress_at(step: int, steps: int, config: OptimizerConfig) -> float:
@@ -17,10 +19,9 @@ def progress_at(step: int, steps: int, config: OptimizerConfig) -> float:
 
 
 def learning_rate_at(step: int, progress: float, config: OptimizerConfig) -> float:
-    """The learning rate of ``step`` (from 0): linear warm-up, then the schedule's decay to the final fraction.
+    """The learning rate of ``step`` (from 0), of whose decay the share ``progress`` is done, in steps or in time.
 
-    ``progress`` is the share of the decay that is done, in steps (``progress_at``) or in time: 0 is the peak, and from
-    1 on the rate is the final one. It has no effect in the warm-up.
+    At 0 it is the peak, from 1 on the final one. In the warm-up ``progress`` has no effect.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
@@ -34,3 +35,46 @@ def learning_rate_at(step: int, progress: float, config: OptimizerConfig) -> flo
         decayed = max(0.0, progress - (1 - config.decay_fraction)) / config.decay_fraction
         height = 1 - math.sqrt(min(1.0, decayed))
     return config.learning_rate * (config.final_fraction + (1 - config.final_fraction) * height)
+
+
+class TimeBudget(Callback):
+    """``training.minutes``: the time that a run has taken, interruptions excluded; without it only steps count."""
+
+    saved = ("seconds", "warm")
+
+    def __init__(self, config: LoopConfig) -> None:
+        self._config = config
+        self._begun = perf_counter()
+        self.seconds = 0.0
+        """How long the run has taken; 0 unless it has a time budget."""
+        self.warm = 0.0
+        """How many of these seconds the warm-up took."""
+
+    def start(self) -> None:
+        """Continue from the seconds of a snapshot, if there are any."""
+        self._begun = perf_counter() - self.seconds
+
+    def elapsed(self) -> float:
+        """Seconds until now. The clock is part of the state and differs between runs: without a budget, it is 0."""
+        return 0.0 if self._config.minutes is None else perf_counter() - self._begun
+
+    def update(self, step: int, seconds: float) -> None:
+        """Record that the first ``step`` steps took so many seconds."""
+        self.seconds = seconds
+        # The budget counts from the end of the warm-up, which has its number of steps.
+        if step <= self._config.optimizer.warmup_steps:
+            self.warm = seconds
+
+    def ended(self, step: int) -> bool:
+        """Whether no steps or no time are left after ``step`` steps."""
+        budget = self._config.minutes
+        return step == self._config.steps or (budget is not None and self.seconds >= 60 * budget)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of ``step`` (from 0), which is the next one."""
+        config = self._config
+        progress = progress_at(step, config.steps, config.optimizer)
+        # Whatever is nearer to its end: the steps or the time.
+        if config.minutes is not None:
+            progress = max(progress, (self.seconds - self.warm) / max(1e-9, 60 * config.minutes - self.warm))
+        return learning_rate_at(step, progress, config.optimizer)

@@ -1,7 +1,14 @@
 """The size dial: minutes fill in all training settings; a depth or a preset fills in shape, batch, rate and warm-up.
 
-Used on a section of the parameters before it is read. Keys that the section contains always take precedence. Minutes
-are those of ``recipes``; what a depth or a preset fills in follows from the resulting shape:
+Used on a section of the parameters before it is read. Keys that the section contains always take precedence.
+
+**Minutes.** In little time a model learns most if few and narrow layers read much text. How that changes with more time
+is measured and not derived from a rule: a recipe is the best of the shapes, batches and rates that were compared at
+about that time on one core (``tests/bench/LOG.md``), with a tokenizer of 8,192 pieces. Those of 60 minutes are
+measured, but not compared with others. Embeddings start from neighbours; GPT and BERT of 20 minutes were compared
+without. A recipe gives its time in steps: on another machine the same run takes a different time, and learns the same.
+
+**A depth or a preset.** What it fills in follows from the resulting shape:
 
 - shape: a depth of d layers has d heads of 64 and so a width of 64 d (nanochat's dial has the same proportions); a
   preset is a published size of the architecture;
@@ -19,11 +26,11 @@ are those of ``recipes``; what a depth or a preset fills in follows from the res
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from plm_core.config import UserError
 from plm_core.sections.models import MODELS
-from plm_core.training.recipes import TIMES, recipe_for
 
 HEAD = 64
 """The width of a head (Vaswani et al. 2017, section 3.2.2, and all published sizes up to the largest GPT-2)."""
@@ -37,64 +44,100 @@ LEAST_ROWS = 8
 WARMUP = 2_000
 WARMUP_SHARE = 10
 """The warm-up is one step in this many, if there are few."""
+REPORTS, VALIDATIONS = 10, 20
+"""In a recipe: steps between two reports, and how many validations and snapshots a run has."""
 
 
-def sized(section: Any, where: str) -> Any:
-    """The section ``pretrain.<name>`` as it would be written without ``size``; unchanged if it has none.
+@dataclass(frozen=True)
+class Recipe:
+    """The settings that differ between times and architectures."""
 
-    ``size`` is a time of ``recipes.TIMES``, a depth in layers, or the name of a preset. A time fills in ``model``,
-    ``objective`` and ``training`` from its recipe. The others fill in ``model.layers``, ``model.heads`` and
-    ``model.width`` (or ``model.preset``), ``training.batch`` in rows, and ``learning_rate`` and ``warmup_steps`` of
-    ``training.optimizer``. Existing keys are kept. The given section is not modified. ``where`` is its dotted name.
+    layers: int
+    heads: int
+    width: int
+    context: int
+    rows: int
+    steps: int
+    rate: float
+    """The peak learning rate."""
+    warmup: int = 100
+    """Steps."""
+
+
+TIMES: dict[str, dict[str, Recipe]] = {
+    "5 core-minutes": {
+        "gpt": Recipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
+        "llama": Recipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
+        "bert": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1780, rate=4e-3),
+        "modernbert": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1520, rate=7e-3),
+        "xlnet": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1030, rate=8e-3),
+    },
+    "20 core-minutes": {
+        "gpt": Recipe(layers=2, heads=4, width=256, context=256, rows=32, steps=1880, rate=8e-3),
+        "llama": Recipe(layers=4, heads=4, width=192, context=256, rows=32, steps=1450, rate=9e-3),
+        "bert": Recipe(layers=2, heads=4, width=192, context=128, rows=64, steps=5000, rate=3e-3),
+        "modernbert": Recipe(layers=2, heads=4, width=192, context=128, rows=64, steps=4150, rate=5e-3),
+        "xlnet": Recipe(layers=2, heads=4, width=192, context=128, rows=64, steps=3050, rate=6e-3),
+    },
+    "60 core-minutes": {
+        "gpt": Recipe(layers=4, heads=4, width=256, context=256, rows=32, steps=3250, rate=8e-3, warmup=200),
+        "llama": Recipe(layers=4, heads=4, width=256, context=256, rows=32, steps=3000, rate=8e-3, warmup=200),
+        "bert": Recipe(layers=2, heads=4, width=256, context=128, rows=64, steps=9440, rate=2.5e-3, warmup=200),
+        "modernbert": Recipe(layers=4, heads=4, width=192, context=128, rows=64, steps=8010, rate=4e-3, warmup=200),
+        "xlnet": Recipe(layers=2, heads=4, width=256, context=128, rows=64, steps=5760, rate=5e-3, warmup=200),
+    },
+}
+"""Recipes by time and by architecture."""
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "gpt": {"name": "causal"},
+    "llama": {"name": "causal"},
+    "bert": {"name": "masked", "rate": 0.3},
+    "modernbert": {"name": "masked", "rate": 0.3},
+    "xlnet": {"name": "permutation", "predict": 2},
+}
+"""More predictions from each token than in the papers, whose training runs are far longer."""
+BEGINNINGS: dict[str, dict[str, Any]] = {"bert": {"initial_attention": "neighbours"}}
+"""Model settings of an architecture in addition to its shape."""
+
+
+def recipe_for(time: str, architecture: Any, where: str) -> dict[str, dict[str, Any]]:
+    """The sections ``objective``, ``model`` and ``training`` of the recipe, as they would be written under ``where``.
 
     Raises:
-        UserError: an unknown size, one together with ``model.preset``, or a time for which the architecture has no
-            recipe; a key that the rule reads is missing or has a wrong type.
+        UserError: the architecture has none.
     """
-    if not isinstance(section, Mapping) or "size" not in section:
-        return section
-    size = section["size"]
-    rest = {name: value for name, value in section.items() if name != "size"}
-    if size is None:
-        return rest
-    model, training = _part(rest, "model", where), _part(rest, "training", where)
-    optimizer = _part(training, "optimizer", f"{where}.training")
-    if model.get("preset") is not None:
-        raise UserError(f"{where}.size: given together with model.preset; expected one of them")
-    if isinstance(size, str) and size in TIMES:
-        recipe = recipe_for(size, rest.get("architecture"), where)
-        objective = _part(rest, "objective", where)
-        if objective.get("name") == recipe["objective"]["name"]:
-            objective = recipe["objective"] | objective
-        whole = recipe["training"]
-        filled = whole["optimizer"]
-        if type(steps := training.get("steps")) is int:
-            # In fewer steps than the recipe's the warm-up takes the same share of them.
-            filled = filled | {"warmup_steps": filled["warmup_steps"] * min(steps, whole["steps"]) // whole["steps"]}
-        training = whole | training | {"optimizer": _with_rate(filled, optimizer, where)}
-        return rest | {"objective": objective, "model": recipe["model"] | model, "training": training}
-    model = _shape(size, rest.get("architecture"), model, where) | model
-    published = MODELS[rest["architecture"]].presets[size] if isinstance(size, str) else {}
-    layers, width, context = (_whole(published | model, name, where) for name in ("layers", "width", "context"))
-    training = {"batch": rows(layers, width, context)} | training
-    rule: dict[str, Any] = {"learning_rate": learning_rate(width)}
-    if type(steps := training.get("steps")) is int:  # anything else is refused elsewhere
-        rule["warmup_steps"] = min(WARMUP, steps // WARMUP_SHARE)
-    training["optimizer"] = rule | optimizer
-    return rest | {"model": model, "training": training}
-
-
-def _with_rate(recipe: dict[str, Any], written: dict[str, Any], where: str) -> dict[str, Any]:
-    """Merge both optimizers; a kind other than the recipe's needs its own rate, and a schedule other than the recipe's
-    has no ``decay_fraction``."""
-    if written.get("name", recipe["name"]) != recipe["name"] and "learning_rate" not in written:
-        raise UserError(
-            f"{where}.training.optimizer.learning_rate: missing; expected together with name {written['name']!r}, "
-            f"because the size's rate is that of {recipe['name']}"
-        )
-    if written.get("schedule", recipe["schedule"]) != recipe["schedule"]:
-        recipe = {name: value for name, value in recipe.items() if name != "decay_fraction"}
-    return recipe | written
+    recipe = TIMES[time].get(architecture) if isinstance(architecture, str) else None
+    if recipe is None:
+        able = ", ".join(TIMES[time])
+        raise UserError(f"{where}.size: {time} has no recipe for architecture {architecture!r}; expected one of {able}")
+    every = recipe.steps // (VALIDATIONS * REPORTS) * REPORTS
+    return {
+        "objective": OBJECTIVES[architecture],
+        "model": {
+            **{name: getattr(recipe, name) for name in ("context", "layers", "heads", "width")},
+            "dropout": 0.0,
+            "initializer_range": 0.03,
+            "initial_embeddings": "neighbours",
+            **BEGINNINGS.get(architecture, {}),
+        },
+        "training": {
+            "steps": recipe.steps,
+            "batch": recipe.rows,
+            "precision": "bfloat16",
+            "compile": True,
+            "report_every": REPORTS,
+            "valid_every": every,
+            "snapshot_every": every,
+            "optimizer": {
+                "name": "muon",
+                "learning_rate": recipe.rate,
+                "warmup_steps": recipe.warmup,
+                "schedule": "wsd",
+                "decay_fraction": 0.4,
+                "final_fraction": 0.05,
+            },
+        },
+    }
 
 
 def learning_rate(width: int) -> float:
@@ -108,26 +151,77 @@ def rows(layers: int, width: int, context: int) -> int:
     return max(LEAST_ROWS, 2 ** round(math.log2(TOKENS * (weights / TOKENS_WEIGHTS) ** (1 / 3) / context)))
 
 
-def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> dict[str, Any]:
-    """The model keys of a size; a depth's heads follow the width if the section sets it."""
+def sized(section: Any, where: str) -> Any:
+    """The section ``pretrain.<name>`` as it would be written without ``size``; unchanged if it has none.
+
+    ``size`` is a time of ``TIMES``, a depth in layers, or the name of a preset; ``where`` is the section's dotted name.
+    The given section is not modified.
+
+    Raises:
+        UserError: an unknown size, one together with ``model.preset``, or a time for which the architecture has no
+            recipe; a key that the rule reads is missing or has a wrong type.
+    """
+    if not isinstance(section, Mapping) or "size" not in section:
+        return section
+    size, architecture = section["size"], section.get("architecture")
+    rest = {name: value for name, value in section.items() if name != "size"}
+    if size is None:
+        return rest
+    model, training = _part(rest, "model", where), _part(rest, "training", where)
+    optimizer = _part(training, "optimizer", f"{where}.training")
+    if model.get("preset") is not None:
+        raise UserError(f"{where}.size: given together with model.preset; expected one of them")
+
+    # A time: everything from its recipe.
+    if isinstance(size, str) and size in TIMES:
+        recipe = recipe_for(size, architecture, where)
+        objective = _part(rest, "objective", where)
+        if objective.get("name") == recipe["objective"]["name"]:
+            objective = recipe["objective"] | objective
+        whole = recipe["training"]
+        filled = dict(whole["optimizer"])
+        if type(steps := training.get("steps")) is int:
+            # In fewer steps than the recipe's the warm-up takes the same share of them.
+            filled["warmup_steps"] = filled["warmup_steps"] * min(steps, whole["steps"]) // whole["steps"]
+        # A rate belongs to its kind of optimizer, a decay's share to its schedule.
+        if optimizer.get("name", filled["name"]) != filled["name"] and "learning_rate" not in optimizer:
+            raise UserError(
+                f"{where}.training.optimizer.learning_rate: missing; expected together with name "
+                f"{optimizer['name']!r}, because the size's rate is that of {filled['name']}"
+            )
+        if optimizer.get("schedule", filled["schedule"]) != filled["schedule"]:
+            del filled["decay_fraction"]
+        training = whole | training | {"optimizer": filled | optimizer}
+        return rest | {"objective": objective, "model": recipe["model"] | model, "training": training}
+
+    # A depth or a preset: the shape, and what follows from it. A depth's heads follow the width if that is written.
+    published: dict[str, Any] = {}
     if type(size) is int and size >= 1:
         width = _whole({"width": HEAD * size} | model, "width", where)
-        return {"layers": size, "heads": max(1, width // HEAD), "width": width}
-    if not isinstance(architecture, str) or architecture not in MODELS:
-        raise UserError(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
-    presets = MODELS[architecture].presets
-    if not isinstance(size, str) or size not in presets:
-        names = ", ".join([*TIMES, *presets])
-        raise UserError(f"{where}.size: found {size!r}; expected a depth of at least 1 or one of {names}")
-    return {"preset": size}
+        model = {"layers": size, "heads": max(1, width // HEAD), "width": width} | model
+    else:
+        if not isinstance(architecture, str) or architecture not in MODELS:
+            raise UserError(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
+        presets = MODELS[architecture].presets
+        if not isinstance(size, str) or size not in presets:
+            names = ", ".join([*TIMES, *presets])
+            raise UserError(f"{where}.size: found {size!r}; expected a depth of at least 1 or one of {names}")
+        published = presets[size]
+        model = {"preset": size} | model
+    layers, width, context = (_whole(published | model, name, where) for name in ("layers", "width", "context"))
+    rule: dict[str, Any] = {"learning_rate": learning_rate(width)}
+    if type(steps := training.get("steps")) is int:  # anything else is refused elsewhere
+        rule["warmup_steps"] = min(WARMUP, steps // WARMUP_SHARE)
+    training = {"batch": rows(layers, width, context)} | training | {"optimizer": rule | optimizer}
+    return rest | {"model": model, "training": training}
 
 
 def _part(section: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     """A subsection; empty if it is missing, in which case keys that are not filled in are reported later."""
-    found = section.get(name, {})
-    if not isinstance(found, Mapping):
-        raise UserError(f"{where}.{name}: found {found!r}; expected a section")
-    return dict(found)
+    part = section.get(name, {})
+    if not isinstance(part, Mapping):
+        raise UserError(f"{where}.{name}: found {part!r}; expected a section")
+    return dict(part)
 
 
 def _whole(model: Mapping[str, Any], name: str, where: str) -> int:

@@ -1,7 +1,6 @@
-"""The state of a run between two steps: everything that a snapshot keeps, each part with one owner. Used by the loop.
+"""The state of a run between two steps: everything that a snapshot keeps, each part with one owner.
 
-Randomness and the order of the data are functions of (seed, step), so weights, optimizer moments, what a model with
-memory carries from batch to batch, and a few numbers are the whole state.
+Randomness and the order of the data are functions of (seed, step), and no part of it.
 """
 
 from collections.abc import Mapping
@@ -13,12 +12,11 @@ from torch import Tensor, nn
 
 from plm_core.objectives.loss import Carry
 from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor
-from plm_core.training.callbacks.best_weights import BestWeights
-from plm_core.training.callbacks.metrics import Metrics
-from plm_core.training.callbacks.time_budget import TimeBudget
+from plm_core.training.callbacks.metrics import BestWeights, Metrics
 from plm_core.training.config import LoopConfig
 from plm_core.training.optimizer import Optimizer
 from plm_core.training.ranks import Ranks, Unfit
+from plm_core.training.schedule import TimeBudget
 from plm_core.training.snapshot import Saved, Snapshots
 
 

@@ -1,8 +1,4 @@
-"""A training step, (state, batch) -> metrics, and the loss on held-out rows, in micro-batches that fit into memory.
-
-Used by the loop. When memory runs out, the rows are split into smaller micro-batches, those of a step or of held-out
-rows.
-"""
+"""A training step, (state, batch) -> metrics, and the loss on held-out rows, in micro-batches that fit into memory."""
 
 import sys
 import warnings
@@ -52,7 +48,7 @@ class TrainStep:
 
         An update that the anomaly monitor finds wrong is left out: only the number of steps changes.
         """
-        # Still on the CPU: no wait for a GPU.
+        # The rows. Their targets are counted while they are still on the CPU: no wait for a GPU.
         num_targets = int(self.ranks.sum(batch.num_targets.double()))
         rows = batch.to(self.device.device)
         self.speed.lap("data")
@@ -67,7 +63,7 @@ class TrainStep:
                 self._split(state, _reason(error), agreed=self.ranks.size == 1)
             self._clear()
 
-        # With sharded weights the norm is gathered from all shards.
+        # The update, unless its gradient is an anomaly. With sharded weights the norm is gathered from all shards.
         norm = full(nn.utils.clip_grad_norm_(state.model.parameters(), self.config.optimizer.clip_norm))
         wrong = self.anomalies.before_update(nll, norm, num_targets)
         if wrong is None:
@@ -108,11 +104,33 @@ class TrainStep:
 
         If the rows can be shared evenly, each process computes its share, and ``carry`` belongs to that share.
         """
+        # Every process takes its share of the rows.
         shared = self.ranks.size > 1 and len(rows.inputs) % self.ranks.size == 0
         if shared:
             rows = list(rows.split(self.ranks.size))[self.ranks.rank]
-        while (losses := self._evaluated(state, rows, carry)) is None:
-            pass  # with fewer rows at a time
+
+        # The losses of micro-batches, which are smaller each time memory runs out. Those of a step stay as they are:
+        # a step that is replayed keeps its memory, and only the rest is left for these.
+        while True:
+            at_once = min(len(rows.inputs), state.rows // len(state.carries), self.evaluated_at_once)
+            parts = -(-len(rows.inputs) // at_once)
+            carries = [None] * parts if carry is None else zip(*(c.chunk(parts) for c in carry), strict=True)
+            try:
+                with self.device.autocast(self.config.precision):
+                    losses = [self.loss.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
+                break
+            except RuntimeError as error:
+                reason = _reason(error)
+            # Processes communicate only behind these passes, unless weights are sharded: the others wait there.
+            _require_smaller(state, at_once, reason, agreed=not self.ranks.sharding)
+            self.evaluated_at_once = at_once // 2
+            warnings.warn(
+                f"out of memory in validation: from now on {at_once // 2} rows at a time ({reason})", stacklevel=2
+            )
+            if self.device.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+        # One sum and one count, over all micro-batches and processes.
         nll = torch.stack([loss.nll for loss in losses]).sum()
         num_targets = torch.stack([loss.num_targets for loss in losses]).sum()
         if shared:
@@ -120,35 +138,10 @@ class TrainStep:
             dist.all_reduce(num_targets)
         return Loss(nll, num_targets, joined([loss.carry for loss in losses]))
 
-    def _evaluated(self, state: TrainState, rows: Batch, carry: Carry | None) -> list[Loss] | None:
-        """The losses of micro-batches of held-out rows; None if memory ran out, and the next ones will be smaller.
-
-        Those of a step stay as they are: a step that is replayed keeps its memory, and only the rest is left for these.
-        """
-        at_once = min(len(rows.inputs), state.rows // len(state.carries), self.evaluated_at_once)
-        parts = -(-len(rows.inputs) // at_once)
-        carries = [None] * parts if carry is None else zip(*(c.chunk(parts) for c in carry), strict=True)
-        try:
-            with self.device.autocast(self.config.precision):
-                return [self.loss.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
-        except RuntimeError as error:
-            reason = _reason(error)
-        # Processes communicate only behind these passes, unless weights are sharded: the others wait there.
-        _require_smaller(state, at_once, reason, agreed=not self.ranks.sharding)
-        self.evaluated_at_once = at_once // 2
-        warnings.warn(
-            f"out of memory in validation: from now on {at_once // 2} rows at a time ({reason})", stacklevel=3
-        )
-        if self.device.device.type == "cuda":
-            torch.cuda.empty_cache()
-        return None
-
     def rehearse(self, state: TrainState, batch: Batch) -> None:
-        """Dry run: split the rows until one micro-batch fits on every process; no weight changes.
-
-        In a step the others would wait forever for a process that has run out of memory. A single process needs no
-        rehearsal, and with sharded weights the others would wait here too: in both cases nothing is done.
-        """
+        """Dry run: split the rows until one micro-batch fits on every process; no weight changes."""
+        # In a step the others would wait forever for a process that has run out of memory. A single process needs no
+        # rehearsal, and with sharded weights the others would wait here too.
         if self.ranks.size == 1 or self.ranks.sharding:
             return
         while True:
@@ -159,10 +152,8 @@ class TrainStep:
             self._split(state, lacking or "in another process", agreed=True)
 
     def _lacking(self, state: TrainState, batch: Batch) -> str | None:
-        """The error if this process runs out of memory on a micro-batch; None if it fits.
-
-        The first micro-batch represents all, but is tried twice: from the second on, gradients exist already.
-        """
+        """The error if this process runs out of memory on a micro-batch; None if it fits."""
+        # The first micro-batch represents all, but is tried twice: from the second on, gradients exist already.
         state.model.train()
         rows = next(batch.split(len(state.carries))).to(self.device.device)
         try:

@@ -32,7 +32,7 @@ from plm_core.evaluation.evidence import LIKELIHOOD, read_likelihood
 from plm_core.evaluation.ngram import bits_after
 from plm_core.files import atomic_text
 from plm_core.templates import aligned
-from plm_core.training.recipes import recipe_for
+from plm_core.training.sizes import recipe_for
 
 OUT = Path("artifacts/bench/reference.md")
 PROJECT = Path("artifacts/bench/reference")

@@ -147,7 +147,7 @@ def test_the_rules_of_imports_are_kept():
         ),
         ("ray", ("flows/onray.py",)),
         ("optuna", ("flows/sweeps/study.py", "tasks/sweep_page.py")),
-        ("pynvml", ("plm_core/training/callbacks/energy_monitor.py", "plm_core/shared/gpus.py")),
+        ("pynvml", ("plm_core.training.callbacks.speed_monitor.py", "plm_core/shared/gpus.py")),
         ("yaml", ("plm_core/shared/parameters.py", "tasks/settings/editing.py", "tasks/runtime/guard.py", "flows")),
         ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange")),
     ],
@@ -170,7 +170,7 @@ def test_what_is_named_and_not_imported_is_there():
 def test_no_objective_and_no_architecture_is_named_where_code_decides():
     """What is done otherwise for one of them is said in its own file, or in its row of a table."""
     names = {*OBJECTIVES, *MODELS}
-    tables = {"plm_core/objectives/__init__.py", "plm_core/sections/models.py", "plm_core/training/recipes.py"}
+    tables = {"plm_core/objectives/__init__.py", "plm_core/sections/models.py", "plm_core/training/sizes.py"}
     found = [
         f"{relative(path)}:{node.lineno}"
         for path in SOURCES

@@ -14,6 +14,6 @@ class Callback:
         return {name: getattr(self, name) for name in self.saved}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Restore them from the JSON of a snapshot."""
+        """Restore them."""
         for name in self.saved:
             setattr(self, name, saved[name])

@@ -1,4 +1,4 @@
-"""The reports of a run: what each step gave, added up until the next report. No step waits for the device."""
+"""The reports of a run, added up without any step waiting for the device, and the weights of its best validation."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plm_core.training.callbacks import Callback
 from plm_core.training.callbacks.speed_monitor import Throughput
+from plm_core.training.device import on_host
 from plm_core.training.ranks import Ranks
 
 
@@ -134,7 +135,6 @@ class Metrics(Callback):
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Restore them."""
         self.reports = [StepMetrics(**report) for report in saved["reports"]]
         self.pending = [StepResult(*done) for done in saved["pending"]]
 
@@ -146,3 +146,25 @@ def best_report(reports: list[StepMetrics]) -> StepMetrics:
         return -(report.valid_loss or 0.0) if report.valid_score is None else report.valid_score
 
     return max((r for r in reports if r.valid_loss is not None), key=lambda r: (rank(r), -r.step))
+
+
+class BestWeights(Callback):
+    """Copies of the weights: at first the initial ones, so that a run without a validation leaves those."""
+
+    saved = ("best_step",)
+
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+        self._model, self._ranks = model, ranks
+        self.keep(0)
+
+    def keep(self, step: int) -> None:
+        """Keep the model's weights, which are those of this step (0 before the first validation)."""
+        weights = self._model.state_dict()
+        # Sharded weights stay sharded: gathering them would need the memory that sharding saves.
+        self.weights = {n: w.clone() for n, w in weights.items()} if self._ranks.sharding else on_host(weights)
+        """Never modified, only replaced: a snapshot may still be writing them."""
+        self.best_step = step
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights by their names in a snapshot."""
+        return {f"best.{name}": tensor for name, tensor in self.weights.items()}

@@ -1,6 +1,8 @@
-"""The meters of a training run: speed, utilisation, memory and energy. The loop reads them at its reports.
+"""The meters of a training run: speed, utilisation, memory and energy. They never change its results.
 
-They measure the cost of a run and never change its results.
+Energy is counted by the machine: on a GPU by NVML's counter of the board; on a CPU by the RAPL counters of the packages
+(Intel SDM, volume 3, "Platform specific power management support"; AMD has the same) through Linux's powercap files,
+which only root can read on many systems. Both count everything that runs there. Without a counter there is no number.
 """
 
 import os
@@ -17,13 +19,12 @@ from torch import nn
 
 from plm_core.objectives.loss import Batch, Batches
 from plm_core.text.store import TokenStore
-from plm_core.training.callbacks.energy_monitor import Energy
-from plm_core.training.clock import Clock
-from plm_core.training.device import Device
+from plm_core.training.device import Clock, Device
 from plm_core.training.flops import datasheet_flops, measured_flops, step_flops
 from plm_core.training.parallelize import LossOf
 
 T = TypeVar("T")
+POWERCAP = Path("/sys/class/powercap")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Throughput:
     """Energy since the last report, validation and snapshots included; None without a counter."""
 
 
-class SpeedMonitor:
+class SpeedMonitor(Clock):
     """Measures a training run: ``calibrate`` once, ``start`` before steps, ``lap`` in them, ``read`` after them."""
 
     def __init__(self, model: nn.Module, loss_of: LossOf, device: Device, precision: str, ranks: int = 1) -> None:
@@ -58,12 +59,10 @@ class SpeedMonitor:
 
         ``ranks`` processes, each with a device like this one, share the positions that are read.
         """
-        self._model = model
-        self._loss_of = loss_of
-        self._device = device.device
-        self._ranks = ranks
+        super().__init__(device.device)
+        self._model, self._loss_of, self._ranks = model, loss_of, ranks
         self._precision: str = precision if device.bfloat16 else "float32"
-        self._clock, self._energy = Clock(device.device), Energy(device.device)
+        self._energy = Energy(device.device)
         self.reads = 0
         """How often the meters were read."""
         self._flops: float | None = None
@@ -79,19 +78,11 @@ class SpeedMonitor:
         self._flops = _known("the operations of a step", lambda: step_flops(self._model, self._loss_of, rows))
         if self._flops is not None:
             self._flops /= rows.inputs.numel()
-        self._measured = _known("the speed of this device", lambda: measured_flops(self._device, self._precision))
-        if self._device.type == "cuda":
+        self._measured = _known("the speed of this device", lambda: measured_flops(self.device, self._precision))
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self._device)
+            torch.cuda.reset_peak_memory_stats(self.device)
         self.start()
-
-    def start(self) -> None:
-        """Begin to measure steps: time since the last ones is not counted."""
-        self._clock.start()
-
-    def lap(self, name: str) -> None:
-        """Count the time since the previous lap for ``name``."""
-        self._clock.lap(name)
 
     def read(self, positions: int) -> Throughput:
         """The meters of the steps since ``start``, which read this many positions on all ranks.
@@ -100,12 +91,12 @@ class SpeedMonitor:
         """
         self.lap("other")
         self.reads += 1
-        split = self._clock.split()
+        split = self.split()
         speed = positions / (seconds := sum(split.values()))
         needed = None if self._flops is None else self._flops * speed / self._ranks
         joules = self._energy.joules()
         # A CPU's counter is the machine's: the first of its processes reads it for all.
-        if joules is not None and self._device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") != "0":
+        if joules is not None and self.device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") != "0":
             joules = 0.0
         return Throughput(
             seconds=seconds,
@@ -114,7 +105,7 @@ class SpeedMonitor:
             tokens_per_second=speed,
             mfu_measured=None if needed is None or self._measured is None else needed / self._measured,
             mfu_datasheet=None if needed is None or self._datasheet is None else needed / self._datasheet,
-            peak_memory=peak_memory(self._device),
+            peak_memory=peak_memory(self.device),
             joules=joules,
         )
 
@@ -127,6 +118,63 @@ def _known(what: str, find: Callable[[], T]) -> T | None:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         warnings.warn(f"meters: no MFU: cannot determine {what}: {reason}", stacklevel=3)
         return None
+
+
+class Energy:
+    """Counts the joules of a GPU, or of all CPU packages of the machine."""
+
+    def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
+        self._powercap, self._board = powercap, ""
+        if device.type == "cuda":
+            # By its UUID, because CUDA and NVML may number GPUs differently.
+            uuid = str(torch.cuda.get_device_properties(device).uuid)
+            self._board = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+        self._before = self._counters()
+
+    def joules(self) -> float | None:
+        """Joules since the last call, or since creation; None if a counter is missing or cannot be read.
+
+        A RAPL counter wraps around after a few minutes of full load at the earliest; a second time between two calls
+        goes unnoticed.
+        """
+        before = self._before
+        self._before = self._counters()
+        if not before or len(before) != len(self._before):
+            return None
+        total = 0.0
+        for (old, _), (new, around) in zip(before, self._before, strict=True):
+            if new < old and around is None:
+                return None
+            total += new - old if around is None else (new - old) % around
+        return total
+
+    def _counters(self) -> list[tuple[float, float | None]]:
+        """The joules of each counter, and the number at which it wraps around to zero, if it does; empty if one cannot
+        be read, because a part of them would mislead."""
+        # A CPU's packages; the domains within a package, and of the whole platform, would count the same again.
+        if not self._board:
+            try:
+                domains = sorted(self._powercap.glob("intel-rapl:*"))
+                packages = [d for d in domains if (d / "name").read_text().startswith("package")]
+                files = [(d / "energy_uj", d / "max_energy_range_uj") for d in packages]
+                return [(int(now.read_text()) / 1e6, int(around.read_text()) / 1e6) for now, around in files]
+            except (OSError, ValueError):
+                return []
+
+        # A GPU, since its driver was loaded. Those older than Volta and parts of a GPU have no counter.
+        try:
+            import pynvml
+        except ImportError:
+            return []
+        try:
+            pynvml.nvmlInit()
+            try:
+                board = pynvml.nvmlDeviceGetHandleByUUID(self._board)
+                return [(int(pynvml.nvmlDeviceGetTotalEnergyConsumption(board)) / 1e3, None)]
+            finally:
+                pynvml.nvmlShutdown()
+        except pynvml.NVMLError:
+            return []
 
 
 def peak_memory(device: torch.device) -> int:
@@ -155,8 +203,7 @@ def device_name(device: torch.device) -> str:
 def bytes_per_position(batches: Batches, store: TokenStore, seed: int) -> float:
     """Estimate the UTF-8 bytes of the store's text per position of these batches.
 
-    It is the store's bytes per token, times the share of positions in the first batch that hold one of its tokens; how
-    both vary from batch to batch is ignored.
+    It is the store's bytes per token, times the share of positions in the first batch that hold one of its tokens.
     """
     tokens = sum(span.stop - span.start for row in batches.spans(seed, 0) for span in row)
     return float(store.bytes.sum()) / len(store) * tokens / batches.at(seed, 0).inputs.numel()

@@ -4,8 +4,7 @@ import pytest
 from folds import CAUSAL, CONFIG, Stops, batch_at, plain, validate
 
 from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.loop import train
-from plm_core.training.prefetch import Prefetch
+from plm_core.training.loop import Prefetch, train
 from plm_core.training.snapshot import Snapshots
 
 

@@ -15,7 +15,7 @@ BUDGET = replace(CONFIG, steps=999, minutes=0.5, report_every=2, valid_every=6, 
 def ticking(monkeypatch, in_turn):
     """A clock, and batches that take a second each."""
     now = [1000.0]
-    monkeypatch.setattr("plm_core.training.callbacks.time_budget.perf_counter", lambda: now[0])
+    monkeypatch.setattr("plm_core.training.schedule.perf_counter", lambda: now[0])
 
     def slow(step):
         now[0] += 1.0

@@ -7,7 +7,7 @@ import torch
 
 from plm_core.config import UserError
 from plm_core.training.device import Device, on_host, prepare
-from plm_core.training.prefetch import Prefetch
+from plm_core.training.loop import Prefetch
 from plm_core.training.snapshot import Snapshots
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plm_core.training.callbacks.energy_monitor import Energy
+from plm_core.training.callbacks.speed_monitor import Energy
 
 CPU = torch.device("cpu")
 AROUND = 262_143_328_850

@@ -139,7 +139,7 @@ def test_counting_leaves_the_training_as_it_was(paper, store, device):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_device_is_measured_by_its_best_product(monkeypatch, precision):
     times = iter([0.0, 0.05, 0.05 + 0.02, 0.07 + 0.04, 99.0])
-    monkeypatch.setattr("plm_core.training.clock.perf_counter", lambda: next(times))
+    monkeypatch.setattr("plm_core.training.device.perf_counter", lambda: next(times))
     state = torch.get_rng_state()
     assert measured_flops(torch.device("cpu"), precision) == pytest.approx(2 * 512**3 / 0.02)
     assert torch.equal(torch.get_rng_state(), state)

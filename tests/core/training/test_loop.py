@@ -159,7 +159,7 @@ def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshot
 ):
     """On a clock that batches, validation and snapshots move forward, and nothing else."""
     now = [0.0]
-    monkeypatch.setattr("plm_core.training.clock.perf_counter", lambda: now[0])
+    monkeypatch.setattr("plm_core.training.device.perf_counter", lambda: now[0])
     monkeypatch.setattr("plm_core.training.callbacks.speed_monitor.measured_flops", lambda *_: 1e9)
 
     def slow(step):

@@ -38,7 +38,7 @@ def now(monkeypatch):
         moment[0] += 0.25
         return moment[0]
 
-    monkeypatch.setattr("plm_core.training.clock.perf_counter", look)
+    monkeypatch.setattr("plm_core.training.device.perf_counter", look)
     return moment
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from folds import batch_at
 
-from plm_core.training.prefetch import Prefetch
+from plm_core.training.loop import Prefetch
 
 CPU = torch.device("cpu")
 
