@@ -1,6 +1,9 @@
-"""Text from a model, token by token. Used by evaluation samples, the `generate` command and serving.
+"""Text from a model, token by token.
 
-``decoding`` gets the next token's logits from a model, ``sampling`` draws from them; here they become texts.
+``decoding`` gets the next token's logits from a model; here they become probabilities, draws and texts. Sources:
+temperature (Ackley, Hinton, Sejnowski 1985), top-k (Fan, Lewis, Dauphin 2018), top-p (Holtzman, Buys, Du, Forbes, Choi
+2020, section 3.1), repetition penalty (Keskar, McCann, Varshney, Xiong, Socher 2019, section 4.1).
+
 Shapes: B rows, V vocabulary.
 """
 
@@ -8,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from plm_core.checkpoint import Loaded
 from plm_core.generation.decoding import Decoding
-from plm_core.generation.sampling import distribution
 from plm_core.shared.sampling import SamplingConfig
 from plm_core.text.special import EOS, PIECES
 
-__all__ = ["SamplingConfig", "continue_ids", "generate", "generate_batch", "stream"]
+__all__ = ["SamplingConfig", "continue_ids", "distribution", "generate", "generate_batch", "stream"]
 
 
 @torch.no_grad()
@@ -47,6 +51,7 @@ def continue_ids(
         logits = reading.logits(texts).double().cpu()
         logits[:, never] = float("-inf")
         shares = distribution(logits, seen, config)
+        # Rows that have ended go on unseen, so that the batch keeps its shape.
         for row, source in enumerate(sources):
             token = int(torch.multinomial(shares[row], 1, generator=source))
             texts[row].append(token)
@@ -55,6 +60,35 @@ def continue_ids(
         if all(ended):
             return
         yield [None if end else text[-1] for end, text in zip(ended, texts, strict=True)]
+
+
+def distribution(logits: Tensor, seen: Tensor, config: SamplingConfig) -> Tensor:
+    """Logits ``[B, V]`` to the probabilities ``[B, V]`` by which the next token is drawn.
+
+    ``seen`` [B, V] is true for the tokens in the prompt or the text. The order is: penalty, temperature, top-k, top-p.
+    """
+    # Keskar et al. divide by the penalty; that would raise a negative logit, so it is multiplied.
+    penalty = config.repetition_penalty
+    logits = torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    if config.temperature == 0:
+        return F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
+    # The largest is shifted to 0 first; otherwise a low temperature would make it infinite.
+    probabilities = torch.softmax((logits - logits.amax(-1, keepdim=True)) / config.temperature, dim=-1)
+    if config.top_k:
+        values, ids = probabilities.topk(min(config.top_k, probabilities.shape[-1]))
+        probabilities = _only(probabilities, ids, values)
+    if config.top_p < 1:
+        # The fewest tokens that together reach it: those before which the sum does not reach it yet.
+        values, ids = probabilities.sort(descending=True, stable=True)
+        before = F.pad(values.cumsum(-1)[:, :-1], (1, 0))
+        probabilities = _only(probabilities, ids, values.masked_fill(before >= config.top_p, 0.0))
+    return probabilities
+
+
+def _only(probabilities: Tensor, ids: Tensor, values: Tensor) -> Tensor:
+    """The probabilities of the tokens ``ids``, renormalised; others are zero."""
+    kept = torch.zeros_like(probabilities).scatter(-1, ids, values)
+    return kept / kept.sum(-1, keepdim=True)
 
 
 def generate(loaded: Loaded, prompt: str, config: SamplingConfig) -> str:

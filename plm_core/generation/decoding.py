@@ -1,11 +1,11 @@
-"""The next-token logits of growing texts, with a cache. Used by ``continue_ids``.
+"""The next-token logits of growing texts, with a cache of what was read: a new token costs one row.
 
 A model sees a window of a text: at first as much of the prompt's end as fits. While the text fits, a cache is kept and
 only new tokens are read. When it outgrows the window, the window's start jumps so that half of it remains, and the
 cache is rebuilt: the tokens are the same as if the whole window were read every time. The start of a window depends
 only on the lengths of its own prompt and text.
 
-Shapes: B rows, T positions, V vocabulary.
+Shapes: B rows, T positions, P positions read before, H heads of keys, D width, S the size of a head, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from plm_core.config import UserError
-from plm_core.generation.cache import KVCache
-from plm_core.models.decoder import Decoder
+from plm_core.models.blocks import check_ids, check_length
+from plm_core.models.decoder import Decoder, beside_padding, causal_order
 from plm_core.models.xlnet import left_to_right
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import MASK, PAD
@@ -80,6 +80,7 @@ class Decoding:
 
     def logits(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """The logits ``[B, V]`` of the token after each text, which is that of the previous call plus one token."""
+        # Where the windows start; if none has jumped, only the new tokens are read.
         before = self.starts or [max(0, len(text) - self.window) for text in texts]
         self.starts = [window_start(start, len(text), self.window) for start, text in zip(before, texts, strict=True)]
         if self.state is not None and self.starts == before:
@@ -116,3 +117,47 @@ def _pieces(ids: Tensor, attention_mask: Tensor | None, size: int) -> Iterator[t
     """Ids and mask in pieces of at most ``size`` positions, from left to right."""
     for start in range(0, ids.shape[1], size):
         yield ids[:, start : start + size], None if attention_mask is None else attention_mask[:, start : start + size]
+
+
+class LayerCache:
+    """The keys and values of one block, each ``[B, H, P, S]``."""
+
+    def __init__(self) -> None:
+        self.pair: tuple[Tensor, Tensor] | None = None
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep those of T more positions, ``[B, H, T, S]``; return all of them, ``[B, H, P + T, S]``."""
+        if self.pair is not None:
+            k = torch.cat((self.pair[0], k), dim=2)
+            v = torch.cat((self.pair[1], v), dim=2)
+        self.pair = (k, v)
+        return self.pair
+
+
+class KVCache:
+    """The cache of a model; it is empty at first."""
+
+    def __init__(self, model: Decoder) -> None:
+        self.model = model
+        self.layers = [LayerCache() for _ in range(model.config.layers)]
+        self.attention_mask: Tensor | None = None
+        """``[B, P]``, false where an id was padding."""
+
+    def read(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Ids ``[B, T]`` that continue what was read before, to hidden states ``[B, T, D]``.
+
+        ``attention_mask`` [B, T] is false for padding.
+
+        Raises:
+            ValueError: P + T is larger than the model's ``context``, or an id is outside its vocabulary.
+        """
+        T = ids.shape[1]
+        before = self.attention_mask
+        check_length(T + (0 if before is None else before.shape[1]), self.model.config.context)
+        check_ids(ids, self.model.config.vocab_size)
+        kept = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask
+        self.attention_mask = kept if before is None else torch.cat((before, kept), dim=1)
+        if before is None and attention_mask is None:
+            return self.model.states(ids, torch.arange(T, device=ids.device), None, self.layers)
+        seen = causal_order(T, self.attention_mask.shape[1], ids.device)
+        return self.model.states(ids, *beside_padding(self.attention_mask, seen), self.layers)

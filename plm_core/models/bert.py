@@ -23,9 +23,9 @@ from plm_core.models.blocks import (
     check_length,
     narrowed,
     places_in,
+    rows_at,
     same_document,
 )
-from plm_core.models.choosing import rows_at
 from plm_core.models.output import Output
 from plm_core.sections.models import BERTConfig, ELECTRAConfig
 
@@ -53,7 +53,7 @@ class Attention(nn.Module):
         ``attn_mask`` [B, 1, 1 or T, T] is false where a position is not attended to.
         """
         B, T, D = x.shape
-        # The released weights are three matrices; concatenated, they are one product.
+        # Equation 1. The released weights are three matrices; concatenated, they are one product.
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         if at is not None:
             # Only some positions are queries, but all are keys.
@@ -64,7 +64,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Post-norm: the sum of a sub-block and its input is normalised."""
+    """Post-norm: the sum of a sub-block and its input is normalised (Vaswani et al. 2017, section 3.1)."""
 
     def __init__(self, config: BERTConfig) -> None:
         super().__init__()
@@ -77,6 +77,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor | None = None) -> Tensor:
         """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] only."""
+        # Each sub-block: its sum with the input, normalised. The residual of chosen positions is chosen too.
         y = self.attention(x, attn_mask, at)
         x = narrowed(self.norm_1((x if at is None else rows_at(x, at)) + self.drop(y)))
         return narrowed(self.norm_2(x + self.drop(self.down(F.gelu(self.up(x))))))
@@ -123,6 +124,7 @@ class BERT(nn.Module):
                 or ``documents`` are not as ``blocks`` says or given together with ``attention_mask``.
         """
         segments, position_ids, attn_mask = checked(self.config, ids, segments, attention_mask, documents)
+        # The input is the sum of three embeddings (section 3, "Input/Output Representations").
         x = self.tokens(ids) + self.positions(position_ids) + self.segments(segments)
         x = self.drop(narrowed(self.norm(x)))
         for block in self.blocks[:-1]:
@@ -198,21 +200,23 @@ def look_at_neighbours(model: BERT) -> None:
     """Let half of each block's heads start by attending to one neighbour: at distances -1, +1, -2, +2 and so on.
 
     Trained models have such heads (Voita et al. 2019, section 5.2), and attention can be initialised with patterns of
-    trained models (Trockman and Kolter 2023). Positions are sines and cosines, as in Vaswani et al. 2017, section 3.5,
-    but with frequencies spread evenly up to half a turn per position: those of the paper are so low that neighbours
-    look alike. A head's queries and keys read only D/H of these coordinates, the keys rotated back by the distance, so
-    that the product of query t and key s is the sum of cos(frequency * (t + distance - s)), which is largest at the
-    neighbour. The other heads are drawn at random and attend evenly to all positions, for features of the whole text.
-    All of them are trained further.
+    trained models (Trockman and Kolter 2023). The other heads attend evenly to all positions, for features of the whole
+    text.
     """
     T, D = model.positions.weight.shape
     H = model.config.heads
     local = (H + 1) // 2
+
+    # Positions are sines and cosines, as in Vaswani et al. 2017, section 3.5, but with frequencies spread evenly up to
+    # half a turn per position: those of the paper are so low that neighbours look alike.
     # A head with evenly spread frequencies would see the same neighbour again D/H positions further.
     frequencies = (torch.randperm(D // 2) + 0.5) * (torch.pi / (D // 2))
     angles = torch.arange(T)[:, None] * frequencies
     waves = torch.cat((angles.cos(), angles.sin()), dim=1)
     model.positions.weight.copy_(2**0.5 * POSITIONS * model.config.initializer_range * waves)
+
+    # A head's queries and keys read only D/H of these coordinates, the keys rotated back by the distance, so that the
+    # product of query t and key s is the sum of cos(frequency * (t + distance - s)): largest at the neighbour.
     # The coordinates by head: for each frequency the cosine, then the sine.
     cosines = torch.arange(D // 2).view(H, -1)[:local]
     heads = torch.cat((cosines, cosines + D // 2), dim=1).flatten()[:, None]

@@ -1,10 +1,12 @@
-"""Exactly what several papers' models share: checks of sizes and inputs, documents in a row, and attention.
+"""Exactly what several papers' models share: attention, checks of inputs, documents in a row, rows chosen by index.
 
-Used by the model files. ``documents`` [B, T] holds the number of each position's document in its row; the numbers are
-non-decreasing along a row, and padding is one more document.
+``documents`` [B, T] holds the number of each position's document in its row; the numbers are non-decreasing along a
+row, and padding is one more document.
 
-Shapes: B rows, T positions, Q queries, K keys, H heads, D width.
+Shapes: B rows, T positions, N chosen rows, Q queries, K keys, R distances, H heads, D width.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,8 +42,22 @@ def attend(
     """
     compiling = torch.compiler.is_compiling()
     square = q.shape[2] == k.shape[2]
+
+    # Compilers fuse everything between two products; torch's CPU kernel is slower on rows this short.
     if compiling and q.device.type == "cpu" and k.shape[2] <= SHORT:
-        return _written_out(q, k, v, attn_mask, causal, bias, dropout)
+        scores = q @ k.transpose(-1, -2)
+        scores = (scores if bias is None else scores + bias) * q.shape[-1] ** -0.5
+        if causal:
+            # torch's kernel has a flag for causal attention; here the mask is explicit.
+            attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        if attn_mask is None:
+            weights = scores.softmax(-1)
+        else:
+            hidden = ~attn_mask
+            weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0.0)
+        return F.dropout(weights, dropout) @ v
+
+    # Otherwise the fastest of torch's kernels for these tensors.
     if bias is not None:
         # torch's kernels take one additive mask: the bias, with minus infinity for what is not seen.
         scaled = bias * q.shape[-1] ** -0.5
@@ -55,32 +71,9 @@ def attend(
     elif q.device.type == "cpu" and v.dtype == torch.bfloat16 and k.shape[2] <= SHORT_BFLOAT16:
         mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
         with torch.autocast("cpu", enabled=False):
-            found = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), mask, dropout, causal)
-        return found.to(v.dtype)
+            y = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), mask, dropout, causal)
+        return y.to(v.dtype)
     return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal)
-
-
-def _written_out(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_mask: Tensor | None,
-    causal: bool,
-    bias: Tensor | None,
-    dropout: float,
-) -> Tensor:
-    """``attend`` for compilers, which fuse everything between two products; torch's CPU kernel is slower on rows this
-    short."""
-    scores = q @ k.transpose(-1, -2)
-    scores = (scores if bias is None else scores + bias) * q.shape[-1] ** -0.5
-    if causal:
-        # torch's kernel has a flag for causal attention; here the mask is explicit.
-        attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-    if attn_mask is None:
-        weights = scores.softmax(-1)
-    else:
-        weights = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~attn_mask, 0.0)
-    return F.dropout(weights, dropout) @ v
 
 
 def _has_blocks(q: Tensor, attn_mask: Tensor) -> bool:
@@ -153,3 +146,52 @@ def places_in(documents: Tensor) -> Tensor:
 def same_document(documents: Tensor) -> Tensor:
     """Whether two positions are in one document: ``[B, T]`` to ``[B, 1, T, T]``."""
     return documents[:, None, :, None] == documents[:, None, None, :]
+
+
+# The gradient of torch's ``gather`` adds into places that other threads may be adding into: on a GPU either in any
+# order or, for deterministic results, after a sort, which can take longer than the rest of a layer. The gradients of
+# the two functions below are products and gathers again: they repeat bit by bit and cost next to nothing.
+
+
+def rows_at(x: Tensor, at: Tensor) -> Tensor:
+    """The rows ``at`` [..., N] of matrices ``[..., T, D]``: ``[..., N, D]``. Gradients of a row chosen twice add up."""
+    return _Rows.apply(x, at)
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, at: Tensor) -> Tensor:
+        ctx.save_for_backward(at)
+        ctx.rows = x.shape[-2]
+        return x.gather(-2, at[..., None].expand(*x.shape[:-2], -1, x.shape[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (at,) = ctx.saved_tensors
+        # [..., T, N]: a product with ones and zeros adds each gradient to its row.
+        chosen = at[..., None, :] == torch.arange(ctx.rows, device=at.device)[:, None]
+        return chosen.to(gradient.dtype) @ gradient, None
+
+
+def windows_at(x: Tensor, starts: Tensor, length: int) -> Tensor:
+    """The ``length`` columns from ``starts`` [B, Q] on of each row of ``x`` [B, H, Q, R]: ``[B, H, Q, length]``."""
+    return _Windows.apply(x, starts, length)
+
+
+class _Windows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, starts: Tensor, length: int) -> Tensor:
+        ctx.save_for_backward(starts)
+        ctx.columns = x.shape[-1]
+        ctx.length = length
+        columns = starts[:, None, :, None] + torch.arange(length, device=x.device)
+        return x.gather(-1, columns.expand(*x.shape[:-1], -1))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (starts,) = ctx.saved_tensors
+        # No column is chosen twice, so a column looks up its gradient: the same shift, the other way.
+        places = torch.arange(ctx.columns, device=gradient.device) - starts[:, None, :, None]
+        inside = (places >= 0) & (places < ctx.length)
+        found = gradient.gather(-1, places.clamp(0, ctx.length - 1).expand(*gradient.shape[:-1], -1))
+        return found.masked_fill(~inside, 0.0), None, None

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import attend, check_documents, check_ids, check_length, narrowed, same_document
-from plm_core.models.choosing import rows_at
+from plm_core.models.blocks import attend, check_documents, check_ids, check_length, narrowed, rows_at, same_document
 from plm_core.models.output import Output
 from plm_core.models.rotary import Angles, angles, rotate
 from plm_core.sections.models import ModernBERTConfig
@@ -78,6 +77,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, view: View, at: Tensor | None = None) -> Tensor:
         """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] only."""
+        # The residual stream stays as it is; each sub-block reads it normalised.
         y = self.attention(self.norm_1(x), view, at)
         x = (x if at is None else rows_at(x, at)) + self.drop(y)
         gate, up = self.up(self.norm_2(x)).chunk(2, dim=-1)
@@ -158,6 +158,7 @@ class ModernBERT(nn.Module):
                 )
             check_documents(documents, ids)
             seen = same_document(documents)
+        # The two kinds of layers: what they see, and the base of their rotations (section 2.1.2).
         near = ((here[:, None] - here).abs() <= self.config.window // 2)[None, None]
         size = self.config.width // self.config.heads
         dtype = self.tokens.weight.dtype

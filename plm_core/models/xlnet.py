@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import attend, check_ids, check_length, narrowed
-from plm_core.models.choosing import windows_at
+from plm_core.models.blocks import attend, check_ids, check_length, narrowed, windows_at
 from plm_core.models.output import Output
 from plm_core.sections.models import XLNetConfig
 
@@ -55,7 +54,7 @@ class Memory(NamedTuple):
         )
 
     def where(self, kept: Tensor) -> Self:
-        """The same memory, hidden from rows for which ``kept`` [B] is false."""
+        """The memory, hidden from rows for which ``kept`` [B] is false."""
         return type(self)(self.states, self.attention_mask & kept[:, None])
 
     def first(self, rows: int) -> Self:
@@ -215,8 +214,37 @@ class XLNet(nn.Module):
         check_ids(ids, self.config.vocab_size)
         order = torch.zeros_like(ids) if order is None else order
         memory = self.empty_memory(B, 0) if memory is None else memory
-        self._check_memory(memory, B)
-        content, query = self._views(order, segments, memory, queries, documents)
+        rows, layers, M, width = memory.states.shape
+        if rows != B:
+            raise ValueError(f"memory: holds {rows} rows; expected the {B} rows of the ids")
+        if (self.config.layers, self.config.width) != (layers, width):
+            raise ValueError(
+                f"memory: has {layers} layers and width {width}; expected layers {self.config.layers} and width "
+                f"{self.config.width}"
+            )
+
+        # What each stream sees, by the places in the order.
+        distances = self.drop(distance_encodings(M + T, T, self.tokens.weight))
+
+        def view(places: Tensor | None) -> View:
+            own = order if places is None else order.gather(1, places)
+            # The content stream sees its own place, the query stream must not: it would see what it predicts.
+            seen = order[:, None, :] <= own[..., None] if places is None else order[:, None, :] < own[..., None]
+            before = memory.attention_mask[:, None, :].expand(-1, own.shape[1], -1)
+            if documents is not None:
+                number = documents.number if places is None else documents.number.gather(1, places)
+                seen = seen & (documents.number[:, None, :] == number[..., None])
+                before = before & (number == 0)[..., None]
+            same = None
+            # Memory counts as the first segment (as released), hence a 0 for each of its positions.
+            if segments is not None:
+                asking = segments if places is None else segments.gather(1, places)
+                same = (F.pad(segments, (M, 0))[:, None, :] == asking[..., None])[:, None]
+            return View(distances, places, same, torch.cat((before, seen), dim=2)[:, None])
+
+        content, query = view(None), None if queries is None else view(queries)
+
+        # Both streams, layer by layer.
         h = self.drop(narrowed(self.tokens(ids)))
         states = []
         # Queries start as the same vector everywhere: they know their position and not their token.
@@ -294,48 +322,6 @@ class XLNet(nn.Module):
         """
         number = ends.long().cumsum(1)
         return Documents(number if behind else number - ends.long(), number[:, -1])
-
-    def _check_memory(self, memory: Memory, rows: int) -> None:
-        B, L, _, D = memory.states.shape
-        if rows != B:
-            raise ValueError(f"memory: holds {B} rows; expected the {rows} rows of the ids")
-        if (self.config.layers, self.config.width) != (L, D):
-            raise ValueError(
-                f"memory: has {L} layers and width {D}; expected layers {self.config.layers} and width "
-                f"{self.config.width}"
-            )
-
-    def _views(
-        self,
-        order: Tensor,
-        segments: Tensor | None,
-        memory: Memory,
-        queries: Tensor | None,
-        documents: Documents | None,
-    ) -> tuple[View, View | None]:
-        T = order.shape[1]
-        M = memory.attention_mask.shape[1]
-        distances = self.drop(distance_encodings(M + T, T, self.tokens.weight))
-        kept = memory.attention_mask[:, None, :]
-
-        def view(places: Tensor | None) -> View:
-            own = order if places is None else order.gather(1, places)
-            # The content stream sees its own place, the query stream must not: it would see what it predicts.
-            seen = order[:, None, :] <= own[..., None] if places is None else order[:, None, :] < own[..., None]
-            before = kept.expand(-1, own.shape[1], -1)
-            if documents is not None:
-                number = documents.number if places is None else documents.number.gather(1, places)
-                seen = seen & (documents.number[:, None, :] == number[..., None])
-                before = before & (number == 0)[..., None]
-            attn_mask = torch.cat((before, seen), dim=2)[:, None]
-            same = None
-            # Memory counts as the first segment (as released), hence a 0 for each of its positions.
-            if segments is not None:
-                asking = segments if places is None else segments.gather(1, places)
-                same = (F.pad(segments, (M, 0))[:, None, :] == asking[..., None])[:, None]
-            return View(distances, places, same, attn_mask)
-
-        return view(None), None if queries is None else view(queries)
 
 
 def left_to_right(attention_mask: Tensor) -> Tensor:

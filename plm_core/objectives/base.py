@@ -1,7 +1,6 @@
 """The interface of objectives: a section of the parameters, batches, a loss, and the code for them in other packages.
 
-That code is named as ``module:attribute`` and not imported, so that a stage depends only on the code that it runs:
-training does not import scoring. The other packages look it up in ``OBJECTIVES``.
+That code is named as ``module:attribute`` and not imported: training does not depend on scoring.
 """
 
 from abc import ABC, abstractmethod

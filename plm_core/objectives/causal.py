@@ -69,7 +69,6 @@ class Causal(Objective):
     in memory do not see each other."""
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError if ``streams`` or ``packing`` do not fit the model's memory."""
         memory = getattr(config, "memory", None)
         if self.packing == "documents" and memory == 0:
             raise ValueError(
@@ -83,14 +82,9 @@ class Causal(Objective):
             )
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
-        """Rows of ``context`` + 1 tokens that overlap by one: inputs and their next tokens.
-
-        Raises:
-            ValueError: ``streams`` or ``packing`` do not fit the model's memory.
-            UserError: the store is too small.
-        """
         self.require_fit(config)
         T = config.context
+        # Rows of T + 1 tokens that overlap by one: inputs and their next tokens.
         if self.packing == "documents" and not self.streams:
             return _Documents(Packed(store, T), rows)
         return _Streams(Streams(store, rows, T + 1, T)) if self.streams else _Windows(Windows(store, T + 1, T), rows)
@@ -114,7 +108,7 @@ class Causal(Objective):
         return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets, left)
 
     def mark(self, number: int, read: str) -> None:
-        """None: all tokens are predicted."""
+        return None  # all tokens are predicted
 
 
 def causal_batch(rows: np.ndarray, begins: bool = True) -> CausalBatch:

@@ -78,18 +78,11 @@ class Hybrid(Causal):
             )
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError if the context is one token, or the model has memory."""
         super().require_fit(config)
         if config.context < 2:
             raise ValueError(f"model.context: {config.context}; expected at least 2, to predict a token from another")
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
-        """Rows of the causal objective, some of them masked.
-
-        Raises:
-            ValueError: the context is one token, or the model has memory.
-            UserError: the store is too small.
-        """
         return _Rows(super().batches(store, config, rows), self, rows, store.index.vocab_size)
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
@@ -108,7 +101,6 @@ class Hybrid(Causal):
         return Loss(output_nll(model.output(hidden), targets, weights), batch.num_targets)
 
     def facts(self, batch: Batch, row: int) -> dict[str, Any]:
-        """Whether the row is read in both directions."""
         assert isinstance(batch, HybridBatch)
         return {"bidirectional": bool(batch.bidirectional[row])}
 
@@ -116,8 +108,7 @@ class Hybrid(Causal):
 def spread_evenly(numbers: np.ndarray, share: float) -> np.ndarray:
     """Which of the rows with these ``numbers`` [n] belong to a share, ``[n]`` bool.
 
-    They are spread evenly: among any consecutive rows their number is off from the share by less than one. This also
-    holds for micro-batches, the rows of a process and the batches of a run.
+    Among any consecutive rows (of a micro-batch, a process, a run) their number is off from the share by less than one.
     """
     return np.floor((numbers + 1) * share) > np.floor(numbers * share)
 

@@ -13,7 +13,7 @@ Shapes: B rows, T positions, N masked positions, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -92,7 +92,6 @@ class Masked(Objective):
         return context - (3 if self.next_sentence else 2)
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError if the context has no room for text, or the model no second segment for a pair."""
         if (length := self.text_length(config.context)) < 2:
             raise ValueError(
                 f"model.context: {config.context} leaves {length} tokens of text per row; expected at least 2"
@@ -103,12 +102,6 @@ class Masked(Objective):
             raise ValueError(f"model.segments: {config.segments}; expected at least 2 for objective.next_sentence")
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
-        """Rows of at most ``context`` tokens.
-
-        Raises:
-            ValueError: the context has no room for text, or the model no second segment for a pair.
-            UserError: the store is too small, or has no two documents to draw pairs from.
-        """
         self.require_fit(config)
         length = self.text_length(config.context)
         view: Pairs | Windows | Packed
@@ -143,7 +136,6 @@ class Masked(Objective):
         return Loss(nll, batch.num_targets)
 
     def facts(self, batch: Batch, row: int) -> dict[str, Any]:
-        """Whether B follows A, if rows are pairs."""
         assert isinstance(batch, MaskedBatch)
         return {"b_follows_a": bool(batch.following[row] == FOLLOWS)} if self.next_sentence else {}
 
@@ -177,23 +169,9 @@ def mask(
     return masked, positions, targets
 
 
-class _Row(NamedTuple):
-    """A row before masking, without padding: n positions."""
-
-    ids: np.ndarray
-    """``[n]``, with CLS and SEP."""
-    segments: np.ndarray
-    """``[n]``."""
-    documents: np.ndarray
-    """``[n]``, the number of each position's document in the row."""
-    following: int
-    spans: list[TokenRange]
-    """The ranges of the store that its tokens come from."""
-
-
 @dataclass(frozen=True)
 class MaskedRows(Batches):
-    """Rows of a view, with some tokens of each masked."""
+    """Rows of a view, with some tokens of each masked: a pair, a window of the stream, or documents."""
 
     view: Pairs | Windows | Packed
     context: int
@@ -217,7 +195,7 @@ class MaskedRows(Batches):
     def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
         masks = stream_seed(seed, "masks")
         places = self._places(seed, step)
-        return [self._row(int(place), draws(masks, step, row)).spans for row, place in enumerate(places)]
+        return [self._row(int(place), draws(masks, step, row))[3] for row, place in enumerate(places)]
 
     def metrics(self) -> dict[str, float]:
         return self.view.metrics() if isinstance(self.view, Packed) else {}
@@ -234,51 +212,48 @@ class MaskedRows(Batches):
 
         B, T, N = len(places), self.context, self.slots
         inputs = np.full((B, T), PAD)
-        segments = np.zeros((B, T), dtype=np.int64)
+        parts = np.zeros((B, T), dtype=np.int64)
         attention_mask = np.zeros((B, T), dtype=bool)
-        documents = np.zeros((B, T), dtype=np.int64)
         targets = np.full((B, N), IGNORED)
         positions = np.zeros((B, N), dtype=np.int64)
         following = np.full(B, IGNORED)
         for row, place in enumerate(places):
             draw = draws(seed, step, first + row)
-            ids, segment, document, following[row], _ = self._row(int(place), draw)
+            ids, numbers, following[row], _ = self._row(int(place), draw)
             n = len(ids)
             attention_mask[row, :n] = True
-            segments[row, :n] = segment
-            # Padding is one more document, because the numbers must be non-decreasing along a row.
-            documents[row, :n] = document
-            documents[row, n:] = document[-1] + 1
+            parts[row, :n], parts[row, n:] = numbers, numbers[-1] + 1
             inputs[row, :n], masked, tokens = mask(ids, self.rate, self.vocab_size, draw)
             positions[row, : len(masked)], targets[row, : len(masked)] = masked, tokens
+
+        # The parts of a pair are segments, others documents; padding is in the first segment, and one more document.
+        segments = np.where(attention_mask, parts, 0) if isinstance(self.view, Pairs) else np.zeros_like(parts)
         columns = [inputs, targets, positions, segments, attention_mask, following]
         if isinstance(self.view, Packed):
-            return PackedMaskedBatch(*(torch.from_numpy(column) for column in [*columns, documents]))
+            return PackedMaskedBatch(*(torch.from_numpy(column) for column in [*columns, parts]))
         return MaskedBatch(*(torch.from_numpy(column) for column in columns))
 
-    def _row(self, place: int, draw: np.random.Generator) -> _Row:
-        """A row of the view; ``draw`` decides where a pair is cut and what its B is."""
+    def _row(self, place: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int, list[TokenRange]]:
+        """A row before masking, without padding: ids ``[n]``, the part of the row that each is in ``[n]``, the class of
+        a pair, and the ranges of the store that its tokens come from."""
+        # The texts; ``draw`` decides where a pair is cut and what its B is.
+        following = IGNORED
         if isinstance(self.view, Pairs):
-            a, b, follows = self.view.places(place, draw)
-            return self._framed([a, b], True, FOLLOWS if follows else ELSEWHERE)
-        if isinstance(self.view, Windows):
-            return self._framed([(place, place + self.view.length)], False, IGNORED)
-        pieces = self.view.pieces(np.asarray([place]))
-        stops = pieces.start + pieces.length
-        return self._framed(list(zip(pieces.start.tolist(), stops.tolist(), strict=True)), False, IGNORED)
+            *texts, follows = self.view.places(place, draw)
+            following = FOLLOWS if follows else ELSEWHERE
+        elif isinstance(self.view, Windows):
+            texts = [(place, place + self.view.length)]
+        else:
+            pieces = self.view.pieces(np.asarray([place]))
+            texts = list(zip(pieces.start.tolist(), (pieces.start + pieces.length).tolist(), strict=True))
 
-    def _framed(self, parts: list[tuple[int, int]], pair: bool, following: int) -> _Row:
-        """``CLS part SEP`` for each part, or ``CLS A SEP B SEP`` for a pair."""
+        # Their frame: `CLS text SEP` for each, or `CLS A SEP B SEP`.
         ids: list[np.ndarray] = []
-        numbers = []
+        numbers: list[int] = []
         spans = []
-        position = 0
-        for number, (start, stop) in enumerate(parts):
-            head = [] if pair and number else [CLS]
-            spans.append(TokenRange(position + len(head), start, stop))
+        for number, (start, stop) in enumerate(texts):
+            head = [] if following != IGNORED and number else [CLS]
+            spans.append(TokenRange(len(numbers) + len(head), start, stop))
             ids += [np.asarray(head, dtype=np.int64), self.view.store.tokens(start, stop), np.asarray([SEP])]
             numbers += [number] * (len(head) + stop - start + 1)
-            position = len(numbers)
-        number_of = np.asarray(numbers)
-        segments, documents = (number_of, np.zeros_like(number_of)) if pair else (np.zeros_like(number_of), number_of)
-        return _Row(np.concatenate(ids), segments, documents, following, spans)
+        return np.concatenate(ids), np.asarray(numbers), following, spans

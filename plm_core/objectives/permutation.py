@@ -95,7 +95,6 @@ class Permutation(Objective):
         return R + max(0, context - R - FRAME)
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError if the context is one token, R leaves no room for a pair, or nothing is predicted."""
         if config.context < 2:
             raise ValueError(f"model.context: {config.context}; expected at least 2, to predict a token from another")
         R = self.reused(config.context)
@@ -111,12 +110,6 @@ class Permutation(Objective):
             )
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
-        """Rows of ``context`` tokens, the first R of which continue the previous row.
-
-        Raises:
-            ValueError: the context is one token, R leaves no room for a pair, or nothing would be predicted.
-            UserError: the store is too small.
-        """
         self.require_fit(config)
         R, length = self.reused(config.context), self.text_length(config.context)
         return _Rows(self, Streams(store, rows, length, R), R, config.context)
@@ -126,6 +119,7 @@ class Permutation(Objective):
         import torch
 
         assert isinstance(batch, PermutationBatch)
+        # The query stream predicts from the row and the memory of the rows before it.
         memory = model.memory_for(batch.begins, carry)
         ends = batch.inputs == EOS if self.packing == "documents" else None
         documents = None if ends is None else model.documents_between(ends)
@@ -139,8 +133,7 @@ class Permutation(Objective):
         return Loss(nll, batch.num_targets, tuple(kept))
 
     def mark(self, number: int, read: str) -> str:
-        """The place of the prediction in the order."""
-        return str(number)
+        return str(number)  # its place in the order
 
 
 def factorisation(
@@ -201,22 +194,21 @@ class _Rows(Batches):
         return [self.at(0, step) for step in range(steps)]
 
     def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
-        starts = self.view.starts_at(seed, step).tolist()
-        orders = stream_seed(seed, "orders")
+        orders, length = stream_seed(seed, "orders"), self.view.length
         rows = []
-        for row, start in enumerate(starts):
-            if self.view.length == self.reuse:
-                rows.append(self.view.spans(start, self.reuse))
-                continue
-            cut, other = self._cut(draws(orders, step, row))
-            behind = self.view.length - cut
-            position = cut + 1
-            b = [TokenRange(position, other, other + behind)] if other is not None else None
-            rows.append(self.view.spans(start, cut) + (b or self.view.spans(start + cut, behind, position)))
+        for row, start in enumerate(self.view.starts_at(seed, step).tolist()):
+            cut, other = (length, None) if length == self.reuse else self._cut(draws(orders, step, row))
+            spans = self.view.spans(start, cut)
+            if other is not None:
+                spans += [TokenRange(cut + 1, other, other + length - cut)]
+            elif cut < length:
+                spans += self.view.spans(start + cut, length - cut, cut + 1)
+            rows.append(spans)
         return rows
 
     def _row(self, text: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Inputs, targets, queries, order and segments of one row."""
+        # The text of the stream, and of the pair if there is one.
         R = self.reuse
         segments = np.zeros(self.context, dtype=np.int64)
         ids = text[:R]

@@ -66,17 +66,10 @@ class Replaced(Objective):
     """Lambda, the weight of a token's detection relative to a masked token's prediction."""
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError if the context has no room for text."""
         if config.context < FRAMED + 2:
             raise ValueError(f"model.context: {config.context}; expected at least {FRAMED + 2}, for two tokens of text")
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
-        """Rows of ``context`` tokens.
-
-        Raises:
-            ValueError: the context has no room for text.
-            UserError: the store is too small.
-        """
         self.require_fit(config)
         length = config.context - FRAMED
         view = Windows(store, length, length)
@@ -92,6 +85,7 @@ class Replaced(Objective):
         from torch.nn import functional as F
 
         assert isinstance(batch, ReplacedBatch)
+        # The generator predicts the masked tokens, and its samples take their place, without a gradient.
         logits = model.predict(batch.inputs, batch.positions)
         chosen = batch.targets != IGNORED
         masked = batch.inputs.gather(1, batch.positions)  # where nothing is chosen: the token itself
@@ -99,12 +93,12 @@ class Replaced(Objective):
         guess = torch.where(chosen, sampled(logits.detach(), batch.chances), masked)
         read = batch.inputs.scatter(1, batch.positions, guess)
         # The discriminator reads plausible words and no MASK, which it would never meet in a task.
-        found = model.detect(model(read, batch.segments))
-        found = found.to(torch.promote_types(found.dtype, torch.float32))
-        nll = F.binary_cross_entropy_with_logits(found, (read != text).to(found.dtype), reduction="none")
+        replaced = model.detect(model(read, batch.segments))
+        replaced = replaced.to(torch.promote_types(replaced.dtype, torch.float32))
+        nll = F.binary_cross_entropy_with_logits(replaced, (read != text).to(replaced.dtype), reduction="none")
         # By rows, so that the loss of a batch is the sum over its rows however it is split into micro-batches.
-        replaced = (nll.mean(1) * chosen.sum(1)).sum()
-        return Loss(summed_nll(logits, batch.targets) + self.weight * replaced, batch.num_targets)
+        detection = (nll.mean(1) * chosen.sum(1)).sum()
+        return Loss(summed_nll(logits, batch.targets) + self.weight * detection, batch.num_targets)
 
 
 def sampled(logits: Tensor, chances: Tensor) -> Tensor:

@@ -147,7 +147,7 @@ def test_the_rules_of_imports_are_kept():
         ),
         ("ray", ("flows/onray.py",)),
         ("optuna", ("flows/sweeps/study.py", "tasks/sweep_page.py")),
-        ("pynvml", ("plm_core.training.callbacks.speed_monitor.py", "plm_core/shared/gpus.py")),
+        ("pynvml", ("plm_core/training/callbacks/speed_monitor.py", "plm_core/shared/gpus.py")),
         ("yaml", ("plm_core/shared/parameters.py", "tasks/settings/editing.py", "tasks/runtime/guard.py", "flows")),
         ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange")),
     ],

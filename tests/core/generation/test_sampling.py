@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
-from plm_core.generation.sampling import SamplingConfig, distribution, penalised, top_k, top_p
+from plm_core.generation import SamplingConfig, distribution
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
 V = 13
@@ -21,33 +21,35 @@ def rows(values):
 LOGITS = st.lists(
     st.lists(st.floats(-30, 30, allow_subnormal=False), min_size=V, max_size=V), min_size=1, max_size=3
 ).map(rows)
-PROBABILITIES = LOGITS.map(lambda logits: torch.softmax(logits / 5, dim=-1))
 UNSEEN = torch.zeros(1, V, dtype=torch.bool)
 
 
-@given(PROBABILITIES, st.integers(1, V + 5))
-def test_top_k_keeps_the_k_most_likely_in_their_proportions(p, k):
-    kept = top_k(p, k)
-    torch.testing.assert_close(kept.sum(-1), torch.ones(len(p), dtype=torch.float64))
-    for row, out in zip(p, kept, strict=True):
-        chosen = out > 0
-        assert int(chosen.sum()) == min(k, V)
-        assert chosen.all() or row[chosen].min() >= row[~chosen].max()
-        torch.testing.assert_close(out[chosen], row[chosen] / row[chosen].sum())
+def shares(logits, seen=UNSEEN, **changed):
+    return distribution(logits, seen.expand(len(logits), -1), SamplingConfig(**(PLAIN | changed)))
 
 
-@given(PROBABILITIES, st.floats(0.001, 0.999))
-def test_top_p_keeps_the_smallest_set_whose_mass_reaches_p(p, mass):
-    kept = top_p(p, mass)
-    torch.testing.assert_close(kept.sum(-1), torch.ones(len(p), dtype=torch.float64))
-    for row, out in zip(p, kept, strict=True):
-        chosen = out > 0
-        largest = row.sort(descending=True).values
-        size = int(chosen.sum())
-        assert row[chosen].sum() >= mass - 1e-12
-        assert largest[: size - 1].sum() < mass + 1e-12  # no smaller set reaches it, not even the likeliest
-        assert chosen.all() or row[chosen].min() >= row[~chosen].max()
-        torch.testing.assert_close(out[chosen], row[chosen] / row[chosen].sum())
+def require_likeliest(p, kept):
+    """What is kept are the most likely tokens, in their proportions."""
+    chosen = kept > 0
+    assert chosen.all() or p[chosen].min() >= p[~chosen].max()
+    torch.testing.assert_close(kept[chosen], p[chosen] / p[chosen].sum())
+    assert kept.sum() == pytest.approx(1.0)
+
+
+@given(LOGITS, st.integers(1, V + 5))
+def test_top_k_keeps_the_k_most_likely_in_their_proportions(logits, k):
+    for p, kept in zip(shares(logits / 5), shares(logits / 5, top_k=k), strict=True):
+        assert int((kept > 0).sum()) == min(k, V)
+        require_likeliest(p, kept)
+
+
+@given(LOGITS, st.floats(0.001, 0.999))
+def test_top_p_keeps_the_smallest_set_whose_mass_reaches_p(logits, mass):
+    for p, kept in zip(shares(logits / 5), shares(logits / 5, top_p=mass), strict=True):
+        assert p[kept > 0].sum() >= mass - 1e-12
+        smaller = int((kept > 0).sum()) - 1
+        assert p.sort(descending=True).values[:smaller].sum() < mass + 1e-12
+        require_likeliest(p, kept)
 
 
 def test_top_p_comes_after_top_k_and_temperature():
@@ -60,14 +62,12 @@ def test_top_p_comes_after_top_k_and_temperature():
 
 @given(LOGITS, st.floats(1, 50), st.sets(st.integers(0, V - 1)))
 def test_the_penalty_makes_seen_tokens_less_likely_and_leaves_the_others(logits, penalty, tokens):
-    seen = torch.zeros(len(logits), V, dtype=torch.bool)
+    seen = torch.zeros(1, V, dtype=torch.bool)
     seen[:, list(tokens)] = True
-    after = penalised(logits, seen, penalty)
-    assert torch.equal(after[~seen], logits[~seen])
-    assert (after <= logits).all()
-    expected = torch.where(logits > 0, logits / penalty, logits * penalty)
-    assert torch.equal(after[seen], expected[seen])
-    assert (after[seen].sign() == logits[seen].sign()).all()
+    expected = logits.clone()
+    expected[:, list(tokens)] = torch.where(logits > 0, logits / penalty, logits * penalty)[:, list(tokens)]
+    assert torch.equal(shares(logits, seen, repetition_penalty=penalty), shares(expected))
+    assert (expected <= logits).all()
 
 
 @given(LOGITS)

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plm_core.models.choosing import rows_at, windows_at
+from plm_core.models.blocks import rows_at, windows_at
 
 B, H, T, D = 2, 3, 7, 4
 

@@ -7,7 +7,7 @@ from references import TOLERANCE, agree, agree_on_gradients, exactly, reference_
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from plm_core.generation.cache import KVCache
+from plm_core.generation.decoding import KVCache
 from plm_core.models.blocks import places_in, same_document
 from plm_core.models.rotary import angles, rotate
 from plm_core.objectives.loss import IGNORED

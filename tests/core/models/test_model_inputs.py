@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plm_core.config import UserError, from_dict
-from plm_core.generation.cache import KVCache
+from plm_core.generation.decoding import KVCache
 from plm_core.sections.models import MODELS
 
 B, T = 5, 7

@@ -17,7 +17,7 @@ from transformers import (
     XLNetLMHeadModel,
 )
 
-from plm_core.generation.cache import KVCache
+from plm_core.generation.decoding import KVCache
 from plm_core.interchange import FAMILIES
 from plm_core.models.xlnet import Memory, distance_encodings
 from plm_core.objectives.loss import IGNORED
