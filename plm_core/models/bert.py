@@ -16,16 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import (
-    attend,
-    check_documents,
-    check_ids,
-    check_length,
-    narrowed,
-    places_in,
-    rows_at,
-    same_document,
-)
+from plm_core.models.blocks import attend, both_directions, check_ids, narrowed, places_in, rows_at
 from plm_core.models.output import Output
 from plm_core.sections.models import BERTConfig, ELECTRAConfig
 
@@ -166,24 +157,13 @@ def checked(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Segments ``[B, T]`` of ids ``[B, T]``, position ids ``[T]`` or ``[B, T]``, and the attention mask, ``[B, 1, 1
     or T, T]``. For the arguments and the ValueError see ``BERT.forward``."""
-    T = ids.shape[1]
-    check_length(T, config.context)
-    check_ids(ids, config.vocab_size)
+    attn_mask = both_directions(ids, config.vocab_size, config.context, attention_mask, documents)
     if segments is None:
         segments = torch.zeros_like(ids)
     check_ids(segments, config.segments, "segments")
-    # Padding: one row of the mask serves all queries, so it remains [B, 1, 1, T].
-    if documents is None:
-        return (
-            segments,
-            torch.arange(T, device=ids.device),
-            None if attention_mask is None else attention_mask[:, None, None, :],
-        )
-    if attention_mask is not None:
-        raise ValueError("documents: given together with attention_mask; expected padding to be a separate document")
-    check_documents(documents, ids)
-    # Packing: positions are counted within a document, and do not see other documents.
-    return segments, places_in(documents), same_document(documents)
+    # Positions are counted within a document.
+    here = torch.arange(ids.shape[1], device=ids.device) if documents is None else places_in(documents)
+    return segments, here, attn_mask
 
 
 def initialise(model: nn.Module, deviation: float) -> None:

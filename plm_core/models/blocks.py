@@ -135,6 +135,28 @@ def check_documents(documents: Tensor, ids: Tensor) -> None:
         raise ValueError("documents: a number is smaller than the one before it; expected non-decreasing numbers")
 
 
+def both_directions(
+    ids: Tensor, vocab_size: int, context: int, attention_mask: Tensor | None, documents: Tensor | None
+) -> Tensor | None:
+    """What ids ``[B, T]`` see that are read in both directions: ``[B, 1, 1 or T, T]``; None if all see all.
+
+    ``attention_mask`` [B, T] is false for padding.
+
+    Raises:
+        ValueError: T is larger than ``context``, an id is outside the vocabulary, or ``documents`` are not as described
+            above or given together with ``attention_mask``.
+    """
+    check_length(ids.shape[1], context)
+    check_ids(ids, vocab_size)
+    if documents is None:
+        # One row of the mask serves all queries.
+        return None if attention_mask is None else attention_mask[:, None, None, :]
+    if attention_mask is not None:
+        raise ValueError("documents: given together with attention_mask; expected padding to be a separate document")
+    check_documents(documents, ids)
+    return same_document(documents)
+
+
 def places_in(documents: Tensor) -> Tensor:
     """Each position's place in its document, from 0: ``[B, T]`` to ``[B, T]``."""
     here = torch.arange(documents.shape[1], device=documents.device)

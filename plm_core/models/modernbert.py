@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import attend, check_documents, check_ids, check_length, narrowed, rows_at, same_document
+from plm_core.models.blocks import attend, both_directions, narrowed, rows_at
 from plm_core.models.output import Output
 from plm_core.models.rotary import Angles, angles, rotate
 from plm_core.sections.models import ModernBERTConfig
@@ -145,19 +145,9 @@ class ModernBERT(nn.Module):
 
     def _views(self, ids: Tensor, attention_mask: Tensor | None, documents: Tensor | None) -> tuple[View, View]:
         """The view of the layers that attend to the whole row, and of those that attend to a window."""
-        T = ids.shape[1]
-        check_length(T, self.config.context)
-        check_ids(ids, self.config.vocab_size)
-        here = torch.arange(T, device=ids.device)
-        seen = None if attention_mask is None else attention_mask[:, None, None, :]
-        if documents is not None:
-            # Packing: no document sees another. Angles encode distances, so documents need not begin at 0.
-            if attention_mask is not None:
-                raise ValueError(
-                    "documents: given together with attention_mask; expected padding to be a separate document"
-                )
-            check_documents(documents, ids)
-            seen = same_document(documents)
+        seen = both_directions(ids, self.config.vocab_size, self.config.context, attention_mask, documents)
+        # Angles encode distances, so documents need not begin at 0.
+        here = torch.arange(ids.shape[1], device=ids.device)
         # The two kinds of layers: what they see, and the base of their rotations (section 2.1.2).
         near = ((here[:, None] - here).abs() <= self.config.window // 2)[None, None]
         size = self.config.width // self.config.heads

@@ -242,7 +242,8 @@ class XLNet(nn.Module):
                 same = (F.pad(segments, (M, 0))[:, None, :] == asking[..., None])[:, None]
             return View(distances, places, same, torch.cat((before, seen), dim=2)[:, None])
 
-        content, query = view(None), None if queries is None else view(queries)
+        content = view(None)
+        query = None if queries is None else view(queries)
 
         # Both streams, layer by layer.
         h = self.drop(narrowed(self.tokens(ids)))

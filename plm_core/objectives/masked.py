@@ -222,7 +222,8 @@ class MaskedRows(Batches):
             ids, numbers, following[row], _ = self._row(int(place), draw)
             n = len(ids)
             attention_mask[row, :n] = True
-            parts[row, :n], parts[row, n:] = numbers, numbers[-1] + 1
+            parts[row, :n] = numbers
+            parts[row, n:] = numbers[-1] + 1
             inputs[row, :n], masked, tokens = mask(ids, self.rate, self.vocab_size, draw)
             positions[row, : len(masked)], targets[row, : len(masked)] = masked, tokens
 

@@ -194,7 +194,8 @@ class _Rows(Batches):
         return [self.at(0, step) for step in range(steps)]
 
     def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
-        orders, length = stream_seed(seed, "orders"), self.view.length
+        orders = stream_seed(seed, "orders")
+        length = self.view.length
         rows = []
         for row, start in enumerate(self.view.starts_at(seed, step).tolist()):
             cut, other = (length, None) if length == self.reuse else self._cut(draws(orders, step, row))

@@ -163,7 +163,8 @@ def sized(section: Any, where: str) -> Any:
     """
     if not isinstance(section, Mapping) or "size" not in section:
         return section
-    size, architecture = section["size"], section.get("architecture")
+    size = section["size"]
+    architecture = section.get("architecture")
     rest = {name: value for name, value in section.items() if name != "size"}
     if size is None:
         return rest

@@ -124,7 +124,8 @@ class Energy:
     """Counts the joules of a GPU, or of all CPU packages of the machine."""
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
-        self._powercap, self._board = powercap, ""
+        self._powercap = powercap
+        self._board = ""
         if device.type == "cuda":
             # By its UUID, because CUDA and NVML may number GPUs differently.
             uuid = str(torch.cuda.get_device_properties(device).uuid)
