@@ -1,7 +1,6 @@
 """The mapping of a model to Hugging Face transformers: a table of sizes and one of weights, used in both directions.
 
-Used by the files of the papers, each of which has one ``Family``, and by ``interchange.folder``. Shapes: D width,
-H heads.
+Shapes: D width, H heads.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,10 +108,10 @@ class Family:
 
     def to_theirs(self, tensors: Mapping[str, Tensor], layers: int, heads: int) -> dict[str, Tensor]:
         """Our weights, or their gradients, under their names."""
-        found: dict[str, Tensor] = {}
+        converted: dict[str, Tensor] = {}
         for ours, theirs, layout in self.lines(layers):
-            found |= zip(theirs, (t.contiguous() for t in layout.theirs(tensors[ours], heads)), strict=True)
-        return found
+            converted |= zip(theirs, (t.contiguous() for t in layout.theirs(tensors[ours], heads)), strict=True)
+        return converted
 
     def to_ours(self, tensors: Mapping[str, Tensor], layers: int, where: str) -> dict[str, Tensor]:
         """Their weights, or their gradients, under our names.
@@ -120,16 +119,22 @@ class Family:
         Raises:
             UserError: a weight is missing, one has no place in our model, or two tied ones differ.
         """
-        names = {self._full_name(name): name for name in tensors if not name.endswith(self.ignored)}
+        # Their names, with the prefix that a folder may omit.
+        theirs_all = [name for weight in self.weights for name in weight.theirs] + list(self.tied)
+        prefixes = {name.split(".", 1)[0] for name in theirs_all}
+        kept = [name for name in tensors if not name.endswith(self.ignored)]
+        names = {name if name.split(".", 1)[0] in prefixes else self.base + name: name for name in kept}
         given = {full: tensors[name] for full, name in names.items()}
-        found = {}
+
+        # The table, line by line; then what it does not explain.
+        converted = {}
         missing = []
         for ours, theirs, layout in self.lines(layers):
             missing += [name for name in theirs if name not in given]
             if missing:
                 continue
             try:
-                found[ours] = layout.ours([given[name] for name in theirs]).contiguous()
+                converted[ours] = layout.ours([given[name] for name in theirs]).contiguous()
             except (RuntimeError, IndexError) as error:
                 shapes = ", ".join(f"{name} {tuple(given[name].shape)}" for name in theirs)
                 raise UserError(f"{where}: {shapes}: not the shapes of a {self.model_class}") from error
@@ -141,21 +146,24 @@ class Family:
             lacking = listed(sorted(missing), 7)
             raise UserError(f"{where}: lacks {lacking}; expected the weights of a {self.model_class}")
         if unknown := given.keys() - used - self.tied.keys():
-            known = listed(sorted(names[name] for name in unknown), 7)
-            raise UserError(f"{where}: contains {known}, which a {self.model_class} with {layers} layers does not have")
-        return found
-
-    def _full_name(self, name: str) -> str:
-        """Their name with the prefix that a folder may omit."""
-        known = {n.split(".", 1)[0] for w in self.weights for n in w.theirs} | {n.split(".", 1)[0] for n in self.tied}
-        return name if name.split(".", 1)[0] in known else self.base + name
+            extra = listed(sorted(names[name] for name in unknown), 7)
+            raise UserError(f"{where}: contains {extra}, which a {self.model_class} with {layers} layers does not have")
+        return converted
 
     def their_config(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Their configuration of a model with our configuration ``model``."""
         sizes = {name: model[size.ours] for size in self.sizes for name in size.theirs}
         fixed = {name: accepted[0] for name, accepted in self.fixed.items()}
         names = {"model_type": self.model_type, "architectures": [self.model_class]}
-        return _in_sections(names | dict(self.follows(model)) | sizes | fixed | dict(self.marks))
+        nested: dict[str, Any] = {}
+        for key, value in (names | dict(self.follows(model)) | sizes | fixed | dict(self.marks)).items():
+            # Each value goes into the section that its key names before the dot.
+            *sections, last = key.split(".")
+            place = nested
+            for name in sections:
+                place = place.setdefault(name, {})
+            place[last] = value
+        return nested
 
     def our_config(self, theirs: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Our configuration of a model with their configuration ``theirs``.
@@ -193,15 +201,3 @@ def _value(theirs: Mapping[str, Any], key: str, absent: Any = None) -> Any:
         inside = theirs.get(name)
         theirs = inside if isinstance(inside, Mapping) else {}
     return theirs.get(last, absent)
-
-
-def _in_sections(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest flat values: each goes into the section that its key names before the dot."""
-    found: dict[str, Any] = {}
-    for key, value in flat.items():
-        *sections, last = key.split(".")
-        place = found
-        for name in sections:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return found

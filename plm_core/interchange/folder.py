@@ -1,8 +1,4 @@
-"""Checkpoints as folders that transformers loads, and such folders as checkpoints.
-
-Used by the ``export`` and ``import`` commands. ``import_hf`` turns the output of ``export_hf`` back into the same
-checkpoint, bit for bit.
-"""
+"""Checkpoints as folders that transformers loads, and such folders as checkpoints: the same ones, bit for bit."""
 
 import json
 from dataclasses import asdict, field
@@ -55,13 +51,29 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: is not empty; expected an empty or a new folder")
     loaded = checkpoint.load(checkpoint_folder)
-    family = _family(loaded.config, checkpoint_folder)
+    config = loaded.config
+
+    # Only what one of their classes computes.
+    if config.head is not None:
+        raise UserError(f"{checkpoint_folder}: is a fine-tuned model; expected a pretrained one")
+    family = FAMILIES.get(config.architecture)
+    if family is None:
+        raise UserError(
+            f"{checkpoint_folder}: the architecture {config.architecture} cannot be exported to transformers; "
+            f"expected one of {', '.join(FAMILIES)}"
+        )
+    if not _computed(config.objective, family):
+        raise UserError(
+            f"{checkpoint_folder}: is {config.architecture} trained with the {config.objective} objective, which has "
+            f"no counterpart in transformers; expected the {family.objective} objective, as {family.model_class}"
+        )
+
+    # The folder. What their configuration has no key for is kept beside it, for the way back.
     sizes = asdict(loaded.model.config)
     weights = family.to_theirs(loaded.model.state_dict(), sizes["layers"], sizes["heads"])
-    likelihood = OBJECTIVES[loaded.config.objective].likelihood
-    told = loaded.config
+    likelihood = OBJECTIVES[config.objective].likelihood
     beyond = {name: value for name, value in sizes.items() if name not in {size.ours for size in family.sizes}}
-    origin = asdict(Origin(told.step, told.valid_nats, told.lineage, told.objective, beyond))
+    origin = asdict(Origin(config.step, config.valid_nats, config.lineage, config.objective, beyond))
     with atomic_folder(target, checksums=False) as folder:
         save_file(weights, folder / checkpoint.WEIGHTS_FILE, metadata={"format": "pt"})
         _write(folder / checkpoint.CONFIG_FILE, family.their_config(sizes) | {"dtype": "float32", OWN: origin})
@@ -92,8 +104,16 @@ def import_hf(source: Path, target: Path) -> str:
     Raises:
         UserError: the folder lacks a file or a tokenizer of this project, or its model is not supported.
     """
+    # Their configuration and tokenizer, as ours.
     place = source / checkpoint.CONFIG_FILE
-    theirs = _read(place)
+    try:
+        theirs = json.loads(place.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{place}: missing; expected a folder of transformers") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: not JSON ({error})") from error
+    if not isinstance(theirs, dict):
+        raise UserError(f"{place}: found a {type(theirs).__name__}; expected an object")
     families = {family.model_type: family for family in FAMILIES.values()}
     family = families.get(str(theirs.get("model_type")))
     if family is None:
@@ -108,78 +128,40 @@ def import_hf(source: Path, target: Path) -> str:
             f"{place}.vocab_size: found {sizes['vocab_size']}; expected {text.vocab_size}, as {text.path.name}"
         )
     origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")
+    objective = origin.objective or family.objective
     model: Any = checkpoint.build(family.architecture, origin.model | sizes, str(place))
-    weights = family.to_ours(weights_of(source), sizes["layers"], str(source))
+
+    # Their weights, from as many files as there are, in float32.
+    given: dict[str, Tensor] = {}
+    for file in sorted(source.glob("model*.safetensors")):
+        try:
+            given |= load_file(file)
+        except SafetensorError as error:
+            raise UserError(f"{file}: not a safetensors file ({error})") from error
+    if not given:
+        raise UserError(f"{source / checkpoint.WEIGHTS_FILE}: missing; expected weights as safetensors")
+    given = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in given.items()}
+    weights = family.to_ours(given, sizes["layers"], str(source))
     for name, own_weight in model.state_dict().items():
-        found, expected = (tuple(weight.shape) for weight in (weights[name], own_weight))
-        if found != expected:
-            raise UserError(f"{source}: the weights of {name} have shape {found}; expected {expected} by config.json")
+        shape, expected = (tuple(weight.shape) for weight in (weights[name], own_weight))
+        if shape != expected:
+            raise UserError(f"{source}: the weights of {name} have shape {shape}; expected {expected} by config.json")
         if not weights[name].is_floating_point() or not weights[name].isfinite().all():
             raise UserError(f"{source}: the weights of {name} are not all finite numbers")
     model.load_state_dict(weights)
-    objective = origin.objective or family.objective
     if not _computed(objective, family):
         raise UserError(
             f"{place}.{OWN}.objective: found {objective!r}; expected {family.objective}, or one that builds on it"
         )
-    told = vars(origin) | {"objective": objective, "model": asdict(model.config)}
-    config = checkpoint.CheckpointConfig(checkpoint.FORMAT, family.architecture, tokenizer_sha256=text.sha256, **told)
+    facts = vars(origin) | {"objective": objective, "model": asdict(model.config)}
+    config = checkpoint.CheckpointConfig(checkpoint.FORMAT, family.architecture, tokenizer_sha256=text.sha256, **facts)
     return checkpoint.save(target, model.state_dict(), text, config)
-
-
-def weights_of(source: Path) -> dict[str, Tensor]:
-    """All tensors of a folder's ``model*.safetensors``, as float32.
-
-    Raises:
-        UserError: there is none, or one cannot be read.
-    """
-    files = sorted(source.glob("model*.safetensors"))
-    if not files:
-        raise UserError(f"{source / checkpoint.WEIGHTS_FILE}: missing; expected weights as safetensors")
-    found: dict[str, Tensor] = {}
-    for file in files:
-        try:
-            found |= load_file(file)
-        except SafetensorError as error:
-            raise UserError(f"{file}: not a safetensors file ({error})") from error
-    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in found.items()}
-
-
-def _family(config: checkpoint.CheckpointConfig, folder: Path) -> Family:
-    """The family of a checkpoint that has one."""
-    if config.head is not None:
-        raise UserError(f"{folder}: is a fine-tuned model; expected a pretrained one")
-    family = FAMILIES.get(config.architecture)
-    if family is None:
-        raise UserError(
-            f"{folder}: the architecture {config.architecture} cannot be exported to transformers; "
-            f"expected one of {', '.join(FAMILIES)}"
-        )
-    if not _computed(config.objective, family):
-        raise UserError(
-            f"{folder}: is {config.architecture} trained with the {config.objective} objective, which has no "
-            f"counterpart in transformers; expected the {family.objective} objective, as {family.model_class}"
-        )
-    return family
 
 
 def _computed(objective: str, family: Family) -> bool:
     """Whether their class computes a model of this objective: the class is for this objective, or the objective builds
     on that one, as hybrid does on causal."""
-    known = OBJECTIVES.get(objective)
-    return known is not None and issubclass(known, OBJECTIVES[family.objective])
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{path}: missing; expected a folder of transformers") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: found a {type(content).__name__}; expected an object")
-    return content
+    return objective in OBJECTIVES and issubclass(OBJECTIVES[objective], OBJECTIVES[family.objective])
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -1,9 +1,7 @@
 """The tokenizer as the files of Hugging Face tokenizers: ``tokenizer.json`` and ``tokenizer_config.json``.
 
-Built directly from the pieces and scores of a sentencepiece model, or from our own ``tokenizer.json``, to which our
-normalisation and our frame are added, and from which they are removed again. Token ids are the same for every text:
-special tokens cannot occur in a text either, unless the caller sets ``split_special_tokens=False``. The exceptions are
-in ``deviations``.
+Token ids are the same for every text, except for ``deviations``: special tokens cannot occur in a text either, unless
+the caller sets ``split_special_tokens=False``.
 """
 
 import json
