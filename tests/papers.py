@@ -46,3 +46,13 @@ def make(name, seed=0, dtype=torch.float64, **sizes):
     model, config, objective = PAPERS[name]
     torch.manual_seed(seed)
     return model(replace(config, **sizes)).to(dtype), objective
+
+
+@torch.no_grad()
+def loud(name):
+    """The same with weights far from the initial ones: what a token sees then changes its prediction."""
+    model, objective = make(name)
+    generator = torch.Generator().manual_seed(3)
+    for parameter in model.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3)
+    return model, objective

@@ -4,10 +4,29 @@ import contextlib
 
 import torch
 from torch.overrides import TorchFunctionMode
+from transformers import (
+    BertConfig,
+    BertForPreTraining,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    XLNetConfig,
+    XLNetLMHeadModel,
+)
 
 from plm_core.interchange import FAMILIES
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+REFERENCES = {
+    "gpt": (GPT2Config, GPT2LMHeadModel),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "bert": (BertConfig, BertForPreTraining),
+    "modernbert": (ModernBertConfig, ModernBertForMaskedLM),
+    "xlnet": (XLNetConfig, XLNetLMHeadModel),
+}
 
 
 class Doubles(TorchFunctionMode):
@@ -26,9 +45,10 @@ def exactly(dtype):
     return Doubles() if dtype == torch.float64 else contextlib.nullcontext()
 
 
-def reference_of(paper, ours, config, kind, dtype):
+def reference_of(paper, ours, dtype):
     """The reference in evaluation mode."""
     family = FAMILIES[paper]
+    config, kind = REFERENCES[paper]
     with exactly(dtype):
         theirs = kind(config(**family.their_config(vars(ours.config)), attn_implementation="eager"))
     weights = family.to_theirs(ours.state_dict(), ours.config.layers, ours.config.heads)
@@ -48,10 +68,14 @@ def agree(ours, theirs, what="logits"):
     assert difference < TOLERANCE[ours.dtype], f"{what}: {difference:.1e}"
 
 
-def agree_on_gradients(paper, ours, theirs):
-    """The gradient of every parameter."""
-    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+def agree_on_gradients(paper, ours, theirs, but=()):
+    """The gradient of every parameter; ``but`` ends the names of those that the input does not reach, in both."""
+    gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in theirs.named_parameters()}
     expected = FAMILIES[paper].to_ours(gradients, ours.config.layers, "the reference")
     assert expected.keys() == {name for name, _ in ours.named_parameters()}
     for name, parameter in ours.named_parameters():
-        agree(parameter.grad, expected[name], name)
+        if name.endswith(but):
+            assert parameter.grad is None
+            assert not expected[name].any()
+        else:
+            agree(parameter.grad, expected[name], name)

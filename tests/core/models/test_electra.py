@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from references import TOLERANCE, agree
 from torch.nn import functional as F
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
@@ -10,7 +11,6 @@ from plm_core.objectives.replaced import Replaced, ReplacedBatch, sampled
 from plm_core.text.special import MASK
 
 B, T, N, V = 5, 11, 3, 99
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 BOTH = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])
 NAMES = {
     "tokens.weight": "embeddings.word_embeddings.weight",
@@ -97,12 +97,6 @@ def batch():
     return ReplacedBatch(inputs, ids.gather(1, at), at, torch.zeros_like(ids), attention_mask, none, chances), ids
 
 
-def agree(ours, theirs, dtype):
-    assert ours.shape == theirs.shape
-    assert theirs.abs().max() > 0
-    assert float((ours - theirs).abs().max() / theirs.abs().max()) < TOLERANCE[dtype]
-
-
 @BOTH
 @pytest.mark.parametrize("sizes", [{"embedding": 15}, {"generator_heads": 3}], ids=["projected", "of one width"])
 def test_the_loss_of_a_step_is_that_of_the_references(made, dtype, sizes):
@@ -110,22 +104,22 @@ def test_the_loss_of_a_step_is_that_of_the_references(made, dtype, sizes):
     given, ids = batch()
     predicted = generator(given.inputs).logits
     there = predicted.gather(1, given.positions[..., None].expand(-1, -1, V))
-    agree(ours.predict(given.inputs, given.positions), there, dtype)
+    agree(ours.predict(given.inputs, given.positions), there)
     read = given.inputs.scatter(1, given.positions, sampled(there, given.chances))
     wrong = read != ids
     assert 0 < int(wrong.sum()) < B * N + 1
-    agree(ours.detect(ours(read)), discriminator(read).logits, dtype)
+    agree(ours.detect(ours(read)), discriminator(read).logits)
     expected = F.cross_entropy(there.flatten(0, 1), given.targets.flatten())
     expected = expected + 50 * F.binary_cross_entropy_with_logits(discriminator(read).logits, wrong.to(dtype))
     loss = Replaced().loss(ours, given)
-    agree(loss.nll / loss.num_targets, expected, dtype)
+    agree(loss.nll / loss.num_targets, expected)
     (loss.nll / loss.num_targets).backward()
     expected.backward()
     found = both({n: p.grad for n, p in ours.named_parameters()}, ours.config, ours.tokens.embedding_dim)
     for theirs, gradients in zip((discriminator, generator), found, strict=True):
         for name, parameter in theirs.named_parameters():
             if name in gradients and not name.endswith("key.bias"):  # which changes no weight of attention: 0
-                agree(gradients[name], parameter.grad, dtype)
+                agree(gradients[name], parameter.grad)
 
 
 @BOTH
@@ -137,10 +131,8 @@ def test_padding_is_not_seen(made, dtype):
     agree(
         ours.predict(ids, at, attention_mask)[:, 0],
         generator(ids, attention_mask=attention_mask.long()).logits[:, 0],
-        dtype,
     )
     agree(
         ours.detect(ours(ids, None, attention_mask))[attention_mask],
         discriminator(ids, attention_mask=attention_mask.long()).logits[attention_mask],
-        dtype,
     )

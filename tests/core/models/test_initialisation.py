@@ -64,7 +64,18 @@ def test_the_initial_deviations_are_those_of_the_paper(paper, asked, factor):
         assert values.abs().max() > 3 or values.numel() < 999
 
 
-@pytest.mark.parametrize("paper", ["llama", "bert", "modernbert", "xlnet"])
+@pytest.mark.parametrize("paper", MODELS)
+@torch.no_grad()
+def test_dropout_is_random_in_training_and_absent_in_evaluation(paper):
+    entry = MODELS[paper]
+    model = entry.model(entry.config(vocab_size=97, context=7, layers=1, heads=2, width=16, dropout=0.5))
+    ids = torch.randint(97, (3, 7))
+    for training in (True, False):
+        model.train(training)
+        assert torch.equal(model.encode(ids), model.encode(ids)) == (not training)
+
+
+@pytest.mark.parametrize("paper", ["gpt", "llama", "bert", "modernbert", "xlnet"])
 @torch.no_grad()
 def test_an_untrained_model_knows_no_more_than_the_size_of_the_vocabulary(paper):
     torch.manual_seed(0)

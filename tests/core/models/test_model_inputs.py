@@ -97,6 +97,9 @@ SHAPE = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}
     [
         (MODELS, {"heads": 7}, r"^m\.heads: 7 does not divide width 30"),
         (MODELS, {"layers": 0}, r"^m\.layers: found 0; expected above 0"),
+        (MODELS, {"width": -3}, r"^m\.width: found -3; expected above 0"),
+        (MODELS, {"vocab_size": 0}, r"^m\.vocab_size: found 0; expected above 0"),
+        (MODELS, {"dropout": -0.1}, r"^m\.dropout: found -0\.1; expected at least 0"),
         (MODELS, {"context": -3}, r"^m\.context: found -3; expected above 0"),
         (MODELS, {"dropout": 1.0}, r"^m\.dropout: found 1\.0; expected below 1"),
         (MODELS, {"initializer_range": 0.0}, r"^m\.initializer_range: found 0\.0; expected above 0"),

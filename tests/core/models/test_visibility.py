@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from plm_core.models.xlnet import left_to_right
-from plm_core.text.special import MASK
 
 T, V = 7, 99
 
@@ -20,11 +19,11 @@ def reach(model, forward):
     """What ``forward()`` [B, N, D] sees of row 0's tokens: for each output a list of the positions with a gradient."""
     found = []
 
-    def attention_mask(module, arguments, output):
+    def embedded_as_leaf(module, arguments, output):
         found.append(output.detach().requires_grad_())
         return found[-1]
 
-    hook = model.tokens.register_forward_hook(attention_mask)
+    hook = model.tokens.register_forward_hook(embedded_as_leaf)
     try:
         hidden = forward()
     finally:
@@ -84,22 +83,19 @@ def test_a_decoder_sees_all_in_the_rows_that_it_reads_in_both_directions(make, p
     assert seen[1:5] == [[1, 2, 3, 4]] * 4
 
 
-def test_bert_sees_the_whole_of_its_own_document(make):
-    model = make("bert")
+@pytest.mark.parametrize("paper", ["bert", "modernbert"])
+def test_an_encoder_sees_all_but_padding_and_other_documents(make, paper):
+    model = make(paper)
+    assert reach(model, lambda: model(ids(3))) == [list(range(T))] * T
     seen = reach(model, lambda: model(ids(3), documents=DOCUMENTS))
     assert seen == [[0, 1, 2]] * 3 + [[3]] + [[4, 5, 6]] * 3
-
-
-def test_modernbert_sees_the_whole_of_its_own_document(make):
-    model = make("modernbert")
-    seen = reach(model, lambda: model(ids(3), documents=DOCUMENTS))
-    assert seen == [[0, 1, 2]] * 3 + [[3]] + [[4, 5, 6]] * 3
+    attention_mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+    assert reach(model, lambda: model(ids(), attention_mask=attention_mask))[:5] == [list(range(5))] * 5
 
 
 def test_modernbert_sees_a_window_where_it_does_not_see_all(make):
     """In one layer: the others add nothing."""
     model = make("modernbert", window=2)
-    assert reach(model, lambda: model(ids(3))) == [list(range(T))] * T
     for i, block in enumerate(model.blocks):
         if i != 1:
             torch.nn.init.zeros_(block.attention.out.weight)
@@ -108,31 +104,6 @@ def test_modernbert_sees_a_window_where_it_does_not_see_all(make):
     assert seen == [[0, 1], [0, 1, 2], [1, 2], [3], [4, 5], [4, 5, 6], [5, 6]]
     attention_mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
     assert reach(model, lambda: model(ids(), attention_mask=attention_mask))[3:5] == [[2, 3, 4], [3, 4]]
-
-
-def test_bert_sees_all_but_padding(make):
-    model = make("bert")
-    assert reach(model, lambda: model(ids(3))) == [list(range(T))] * T
-    attention_mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
-    assert reach(model, lambda: model(ids(), attention_mask=attention_mask))[:5] == [list(range(5))] * 5
-
-
-@torch.no_grad()
-def test_bert_sees_nothing_of_a_token_that_mask_replaces(make):
-    """The input says MASK whatever the token was: the place and the neighbours still matter, the token cannot."""
-    model = make("bert")
-    masked = ids()
-    masked[0, 3] = MASK
-    other = ids()
-    other[0, 3] = (ids()[0, 3] + 1) % V
-    assert not torch.equal(model(ids()), model(other))
-    seen = reach_with_grad(model, masked)
-    assert seen[3] == list(range(T))  # the embedding of MASK is seen, also by its own position
-
-
-@torch.enable_grad()
-def reach_with_grad(model, tokens):
-    return reach(model, lambda: model(tokens))
 
 
 ORDERS = {

@@ -6,7 +6,7 @@ import torch
 from compilers import pretend
 from hypothesis import given
 from hypothesis import strategies as st
-from papers import SIZES, make
+from papers import SIZES, loud, make
 
 from plm_core.models import gpt, llama
 from plm_core.objectives.causal import Causal
@@ -23,14 +23,6 @@ def test_of_consecutive_rows_the_share_is_masked_give_or_take_one(first, count, 
     masked = spread_evenly(first + np.arange(count), share)
     assert masked.shape == (count,)
     assert abs(masked.sum() - share * count) < 1 + 1e-4
-
-
-@pytest.mark.parametrize(("share", "rows", "expected"), [(0.5, 8, 4), (0.75, 4, 3), (0.9375, 16, 15), (0.5, 2, 1)])
-def test_every_batch_that_the_share_divides_has_just_as_many(store, share, rows, expected):
-    objective = Hybrid(masked_rows=share)
-    batches = objective.batches(store, make("gpt_bert")[0].config, rows)
-    for batch in (*(batches.at(3, step) for step in range(9)), batches.held_out(rows)[0]):
-        assert int(batch.bidirectional.sum()) == expected
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 8])
@@ -107,16 +99,6 @@ def test_what_stands_under_a_mask_changes_its_target_and_nothing_else():
         assert others[place - 1] == 99
 
 
-def loud(name):
-    """Weights far from the initial ones: what a token sees then changes its prediction."""
-    model, objective = make(name)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3)
-    return model, objective
-
-
 def all_see_all(q, k, v, attn_mask, causal, dropout):
     """Attention without any mask, by hand."""
     return (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1) @ v
@@ -172,15 +154,6 @@ def test_a_row_in_which_nothing_can_be_predicted_counts_for_nothing(store):
     torch.testing.assert_close(each, each.sum().expand(3) / 3)
     assert float(each.sum()) == pytest.approx(int(batch.num_targets))
     assert float(objective.loss(model, batch).nll) > 0
-
-
-def test_masks_are_drawn_anew_each_time(store):
-    model, objective = make("gpt_bert")
-    batches = objective.batches(store, model.config, 4)
-    (_, first), (_, second) = ((batches.at(3, step), batches.at(3, step).targets[1]) for step in (0, 1))
-    assert (first != IGNORED).nonzero().tolist() != (second != IGNORED).nonzero().tolist()
-    one, two = batches.at(3, 0).targets[[1, 3]]
-    assert (one != IGNORED).nonzero().tolist() != (two != IGNORED).nonzero().tolist()
 
 
 def test_what_does_not_go_with_masks_is_refused(store):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from papers import PAPERS, SIZES, make
+from papers import PAPERS, SIZES, loud, make
 
 from plm_core.models.blocks import places_in
 from plm_core.objectives.causal import Causal
@@ -26,15 +26,6 @@ def short(tmp_path_factory):
     documents = ((f"d{i}", n, draw.integers(7, SIZES["vocab_size"], n - 1)) for i, n in enumerate(LENGTHS))
     write_tokens(folder, documents, SIZES["vocab_size"], "0f", shard_tokens=53)
     return TokenStore(folder)
-
-
-def far_from_initial(name):
-    model, objective = make(name)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3)
-    return model, objective
 
 
 def hidden_of(model, ids, documents=None):
@@ -61,7 +52,7 @@ def nats_alone(model, batch, row, start, stop):
 
 @EACH
 def test_logits_loss_and_gradients_are_those_of_the_documents_one_by_one(short, name):
-    model, objective = far_from_initial(name)
+    model, objective = loud(name)
     batches = objective.batches(short, model.config, 4)
     several = 0
     for step in range(len(batches.view) // 4 + 1):
@@ -88,7 +79,7 @@ def test_logits_loss_and_gradients_are_those_of_the_documents_one_by_one(short, 
 @EACH
 @torch.no_grad()
 def test_another_document_changes_no_bit(short, name):
-    model, objective = far_from_initial(name)
+    model, objective = loud(name)
     batch = objective.batches(short, model.config, 17).at(3, 0)
     before = hidden_of(model, batch.inputs, batch.documents)
     changed = 0

@@ -63,16 +63,6 @@ def test_accumulation_weighs_every_prediction_alike_when_parts_have_different_co
         assert one.predictions == other.predictions == 2 * (4 * 1 + 4 * 11)
 
 
-def test_the_first_loss_is_the_mean_over_the_predictions_of_the_first_step(start, make_gpt):
-    _, reports = start(replace(CONFIG, report_every=1, valid_every=6, snapshot_every=4), dropout=0.0)
-    first = next(reports)
-    with torch.no_grad():
-        loss = CAUSAL.loss(make_gpt(), batch_at(0))
-    assert first.loss == pytest.approx(float(loss.nll) / (8 * 11), rel=1e-12)
-    assert first.predictions == 8 * 11
-    reports.close()
-
-
 def test_how_often_one_validates_or_saves_changes_no_weight_of_the_last_step(start):
     """Even a validation that draws random numbers leaves the next step's dropout as it was."""
 
@@ -132,11 +122,12 @@ def test_where_there_is_a_score_the_best_one_chooses_the_weights_before_and_afte
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_validation_reads_in_the_precision_of_a_step(make_gpt, tmp_path, precision):
+def test_validation_is_in_evaluation_mode_and_in_the_precision_of_a_step(make_gpt, tmp_path, precision):
     read = set()
 
     def loss(model, rows, carry):
         read.add((model.training, torch.is_autocast_enabled("cpu")))
+        assert model.training == torch.is_grad_enabled()
         return CAUSAL.loss(model, rows, carry)
 
     config = replace(CONFIG, steps=4, valid_every=2, precision=precision)
@@ -144,14 +135,6 @@ def test_validation_reads_in_the_precision_of_a_step(make_gpt, tmp_path, precisi
     list(train(make_gpt().float(), loss, batch_at, validate, config, device, Snapshots(tmp_path)))
     asked = {autocast for training, autocast in read if not training}
     assert asked == {precision == "bfloat16"}
-
-
-def test_validation_sees_the_model_in_evaluation_mode_and_training_goes_on_in_training_mode(start):
-    modes = []
-    model, reports = start(validate=lambda _: modes.append(model.training) or 1.0)
-    for _ in reports:
-        pass
-    assert modes == [False] * 5
 
 
 def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshots_nor_the_first_steps(
