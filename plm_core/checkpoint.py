@@ -87,22 +87,6 @@ def describe(folder: Path) -> CheckpointConfig:
     return read_description(folder)
 
 
-def _outline(config: CheckpointConfig, folder: Path) -> nn.Module:
-    """The model without its weights; RuntimeError if the file's shapes differ, before either takes memory."""
-    with safe_open(folder / WEIGHTS_FILE, "pt") as file:
-        found = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no mapping
-    where = str(folder / CONFIG_FILE)
-    sizes = shape(config.architecture, config.model, where)
-    if sizes.layers > len(found):
-        raise RuntimeError(f"{sizes.layers} layers, and {len(found)} tensors")
-    with torch.device("meta"):
-        model = MODELS[config.architecture].model(sizes)
-    for name, tensor in model.state_dict().items():
-        if found.get(name) != list(tensor.shape):
-            raise RuntimeError(f"{name} has the shape {found.get(name)}; expected {list(tensor.shape)}")
-    return model
-
-
 def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
     """Read, verify and build a checkpoint.
 
@@ -115,7 +99,17 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
     if tokenizer.sha256 != config.tokenizer_sha256:
         raise UserError(f"{tokenizer.path}: is not the tokenizer that {CONFIG_FILE} names")
     try:
-        model = _outline(config, folder)
+        # The file's shapes are checked before either it or the model takes memory.
+        with safe_open(folder / WEIGHTS_FILE, "pt") as file:
+            shapes = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no mapping
+        sizes = shape(config.architecture, config.model, str(folder / CONFIG_FILE))
+        if sizes.layers > len(shapes):
+            raise RuntimeError(f"{sizes.layers} layers, and {len(shapes)} tensors")
+        with torch.device("meta"):
+            model = MODELS[config.architecture].model(sizes)
+        for name, tensor in model.state_dict().items():
+            if shapes.get(name) != list(tensor.shape):
+                raise RuntimeError(f"{name} has the shape {shapes.get(name)}; expected {list(tensor.shape)}")
         tensors = load_file(folder / WEIGHTS_FILE)
         # Copied, because the library maps the file itself into memory, not aligned like torch's own tensors.
         own = {name: tensors.pop(name).to(like.dtype, copy=True) for name, like in model.state_dict().items()}

@@ -92,20 +92,12 @@ def _only(probabilities: Tensor, ids: Tensor, values: Tensor) -> Tensor:
 
 
 def generate(loaded: Loaded, prompt: str, config: SamplingConfig) -> str:
-    """The continuation of a prompt, as text.
-
-    Raises:
-        UserError: a model of this objective cannot continue texts.
-    """
+    """The continuation of a prompt, as text. Raises as ``continue_ids``, like all below."""
     return generate_batch(loaded, [prompt], config)[0]
 
 
 def generate_batch(loaded: Loaded, prompts: Sequence[str], config: SamplingConfig) -> list[str]:
-    """The continuation of each prompt, in one batch; prompt i has the text of ``generate`` with the seed ``seed + i``.
-
-    Raises:
-        UserError: a model of this objective cannot continue texts.
-    """
+    """The continuation of each prompt, in one batch; prompt i draws with the seed ``config.seed + i``."""
     starts = [loaded.tokenizer.encode(prompt) for prompt in prompts]
     texts = [start.copy() for start in starts]
     for tokens in continue_ids(loaded.model, loaded.config.objective, starts, config):
@@ -117,11 +109,7 @@ def generate_batch(loaded: Loaded, prompts: Sequence[str], config: SamplingConfi
 
 
 def stream(loaded: Loaded, prompt: str, config: SamplingConfig) -> Iterator[str]:
-    """``generate`` piece by piece; a character of several byte tokens is yielded once it is complete.
-
-    Raises:
-        UserError: a model of this objective cannot continue texts.
-    """
+    """``generate`` piece by piece; a character of several byte tokens is yielded once it is complete."""
     decode = loaded.tokenizer.decode
     ids: list[int] = loaded.tokenizer.encode(prompt)
     shown = decode(ids)

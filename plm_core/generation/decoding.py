@@ -1,9 +1,8 @@
 """The next-token logits of growing texts, with a cache of what was read: a new token costs one row.
 
-A model sees a window of a text: at first as much of the prompt's end as fits. While the text fits, a cache is kept and
-only new tokens are read. When it outgrows the window, the window's start jumps so that half of it remains, and the
-cache is rebuilt: the tokens are the same as if the whole window were read every time. The start of a window depends
-only on the lengths of its own prompt and text.
+A model sees a window of a text: at first as much of the prompt's end as fits. When the text outgrows it, the window's
+start jumps so that half of it remains, and the cache is rebuilt. The tokens are the same as if the whole window were
+read every time.
 
 Shapes: B rows, T positions, P positions read before, H heads of keys, D width, S the size of a head, V vocabulary.
 """
@@ -82,7 +81,11 @@ class Decoding:
         """The logits ``[B, V]`` of the token after each text, which is that of the previous call plus one token."""
         # Where the windows start; if none has jumped, only the new tokens are read.
         before = self.starts or [max(0, len(text) - self.window) for text in texts]
-        self.starts = [window_start(start, len(text), self.window) for start, text in zip(before, texts, strict=True)]
+        half = (self.window + 1) // 2
+        self.starts = [
+            start if len(text) - start <= self.window else len(text) - half
+            for start, text in zip(before, texts, strict=True)
+        ]
         if self.state is not None and self.starts == before:
             ids = torch.tensor([text[-1:] for text in texts], device=self.device)
             attention_mask = None
@@ -95,12 +98,6 @@ class Decoding:
         if self.use_cache:
             self.state = state
         return logits
-
-
-def window_start(start: int, length: int, window: int) -> int:
-    """Where the window of a text that has grown to ``length`` tokens starts: still at ``start`` while it fits,
-    otherwise so that half a window remains."""
-    return start if length - start <= window else length - (window + 1) // 2
 
 
 def left_padded(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -141,7 +141,7 @@ def factorisation(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A random order of the positions that are predictable ([n] bool), the last 1/``predict`` of which are predicted.
 
-    With a ``span`` above 1 these are spans of one to this many neighbours, still in a random order.
+    With a ``span`` above 1 these are spans of one to this many neighbours, which may touch, still in a random order.
 
     Returns:
         the place of each position ``[n]``: ``first`` for all given ones, then one place each; and the predicted
@@ -149,21 +149,17 @@ def factorisation(
     """
     positions = np.flatnonzero(predictable)
     count = len(positions) // predict
-    order = draw.permutation(positions if span == 1 else positions[in_spans(len(positions), count, span, draw)])
+    if span > 1:
+        in_spans = np.zeros(len(positions), dtype=bool)
+        while left := count - int(in_spans.sum()):
+            start = int(draw.integers(len(positions)))
+            in_spans[start : start + min(left, int(draw.integers(1, span + 1)))] = True
+        positions = positions[in_spans]
+    order = draw.permutation(positions)
     predicted = order[len(order) - count :]
     places = np.full(len(predictable), first)
     places[predicted] = first + 1 + np.arange(len(predicted))
     return places, predicted
-
-
-def in_spans(size: int, count: int, longest: int, draw: np.random.Generator) -> np.ndarray:
-    """Choose ``count`` of ``size`` positions, ``[size]`` bool: in spans of one to ``longest``, which may touch or
-    overlap."""
-    chosen = np.zeros(size, dtype=bool)
-    while left := count - int(chosen.sum()):
-        start = int(draw.integers(size))
-        chosen[start : start + min(left, int(draw.integers(1, longest + 1)))] = True
-    return chosen
 
 
 @dataclass(frozen=True)
