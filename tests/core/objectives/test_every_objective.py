@@ -88,7 +88,6 @@ def test_the_rows_of_the_ranks_are_slices_of_one_global_batch(store, name, ranks
     parts = [objective.batches(store, model.config, 6).share(3, 7, rank, ranks) for rank in range(ranks)]
     assert all(type(part) is type(whole) for part in parts)
     for field, rows in vars(whole).items():
-        assert torch.equal(torch.cat([getattr(part, field) for part in parts]), rows)
         for rank, part in enumerate(parts):
             assert torch.equal(getattr(part, field), rows[rank * 6 // ranks : (rank + 1) * 6 // ranks])
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from folds import CONFIG, ROWS, plain, same
+from papers import make
 from torch._dynamo.utils import counters
 
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
 from plm_core.finetuning.input_formats import Written, input_format_of
-from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.causal import causal_batch
 from plm_core.objectives.loss import Loss
 from plm_core.sections.models import MODELS
@@ -24,16 +24,7 @@ from plm_core.training.loop import Stopped
 from plm_core.training.parallelize import compiled, recompute, wrap
 
 SIZES = {"vocab_size": 37, "context": 32, "layers": 1, "heads": 3, "width": 24, "dropout": 0.0}
-PAPERS = [
-    ("gpt", "causal", {}, {}),
-    ("gpt", "causal", {"packing": "documents"}, {}),
-    ("llama", "causal", {}, {"heads": 6, "kv_heads": 2}),
-    ("llama", "causal", {"packing": "documents"}, {}),
-    ("llama", "hybrid", {"masked_rows": 0.5, "rate": 0.3}, {}),
-    ("bert", "masked", {"next_sentence": True}, {}),
-    ("modernbert", "masked", {}, {"layers": 2, "window": 8}),
-    ("xlnet", "permutation", {"predict": 3}, {"memory": 5}),
-]
+COMPILED = ("gpt", "gpt_documents", "llama", "llama_documents", "gpt_bert", "bert", "modernbert", "xlnet")
 
 
 @pytest.fixture(scope="module")
@@ -64,39 +55,32 @@ def gradients(model, loss):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("architecture", "objective", "parameters", "sizes"), PAPERS)
-def test_a_compiled_loss_and_its_gradients_are_those_of_the_objective(
-    store, tokenizer, device, architecture, objective, parameters, sizes
-):
-    torch.manual_seed(3)
-    entry, aim = MODELS[architecture], OBJECTIVES[objective](**parameters)
-    model = entry.model(entry.config(**(SIZES | {"vocab_size": tokenizer.vocab_size} | sizes))).double()
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_compiled_loss_and_its_gradients_are_those_of_the_objective(store, device, name):
+    model, objective = make(name, seed=3, layers=2 if name == "modernbert" else 1)
     names = list(model.state_dict())
-    batches, loss_of = aim.batches(store, model.config, 5), compiled(aim.loss, device.device)
+    batches, loss_of = objective.batches(store, model.config, 5), compiled(objective.loss, device.device)
     plain_carry = carry = None
     for step in range(4):
         batch = batches.at(7, step)
-        expected, found = aim.loss(model, batch, plain_carry), loss_of(model, batch, carry)
+        expected, found = objective.loss(model, batch, plain_carry), loss_of(model, batch, carry)
         torch.testing.assert_close(found.nll, expected.nll, rtol=1e-9, atol=0)
         assert found.num_targets == expected.num_targets
         torch.testing.assert_close(gradients(model, found), gradients(model, expected), rtol=1e-7, atol=1e-9)
         plain_carry, carry = expected.carry, found.carry
     assert list(model.state_dict()) == names
     # A first batch has no memory behind it, and so a graph of its own.
-    assert graphs() == (2 if "memory" in sizes else 1)
+    assert graphs() == (2 if name == "xlnet" else 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["gpt", "xlnet"])
-def test_blocks_that_are_recomputed_are_compiled_too(store, tokenizer, device, architecture):
-    _, objective, parameters, sizes = next(paper for paper in PAPERS if paper[0] == architecture)
-    torch.manual_seed(3)
-    entry, aim = MODELS[architecture], OBJECTIVES[objective](**parameters)
-    model = entry.model(entry.config(**(SIZES | {"vocab_size": tokenizer.vocab_size} | sizes))).double()
-    batch = aim.batches(store, model.config, 5).at(7, 0)
-    expected = gradients(model, aim.loss(model, batch))
+@pytest.mark.parametrize("name", ["gpt", "xlnet"])
+def test_blocks_that_are_recomputed_are_compiled_too(store, device, name):
+    model, objective = make(name, seed=3, layers=2 if name == "modernbert" else 1)
+    batch = objective.batches(store, model.config, 5).at(7, 0)
+    expected = gradients(model, objective.loss(model, batch))
     wrap(model, recompute)
-    found = gradients(model, compiled(aim.loss, device.device)(model, batch, None))
+    found = gradients(model, compiled(objective.loss, device.device)(model, batch, None))
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
     assert graphs() == 1
 
