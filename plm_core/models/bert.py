@@ -12,13 +12,15 @@ One more is an option, off by default: heads that start by attending to a neighb
 Shapes: B rows, T positions, N masked positions, D width, H heads, S segments, V vocabulary.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, both_directions, check_ids, narrowed, places_in, rows_at
 from plm_core.models.output import Output
-from plm_core.sections.models import BERTConfig, ELECTRAConfig
+from plm_core.sections.models import BERTConfig
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
@@ -114,10 +116,7 @@ class BERT(nn.Module):
             ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,
                 or ``documents`` are not as ``blocks`` says or given together with ``attention_mask``.
         """
-        segments, position_ids, attn_mask = checked(self.config, ids, segments, attention_mask, documents)
-        # The input is the sum of three embeddings (section 3, "Input/Output Representations").
-        x = self.tokens(ids) + self.positions(position_ids) + self.segments(segments)
-        x = self.drop(narrowed(self.norm(x)))
+        x, attn_mask = embedded(self, ids, segments, attention_mask, documents)
         for block in self.blocks[:-1]:
             x = block(x, attn_mask)
         # The loss reads only the masked positions of the last block: the feed-forward of the others is not needed.
@@ -148,22 +147,26 @@ class BERT(nn.Module):
         return self.follows(pooled)
 
 
-def checked(
-    config: BERTConfig | ELECTRAConfig,
+def embedded(
+    model: Any,
     ids: Tensor,
-    segments: Tensor | None,
-    attention_mask: Tensor | None,
-    documents: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Segments ``[B, T]`` of ids ``[B, T]``, position ids ``[T]`` or ``[B, T]``, and the attention mask, ``[B, 1, 1
-    or T, T]``. For the arguments and the ValueError see ``BERT.forward``."""
-    attn_mask = both_directions(ids, config.vocab_size, config.context, attention_mask, documents)
+    segments: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    documents: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Ids ``[B, T]`` to the input of the first block ``[B, T, D]``, and the attention mask ``[B, 1, 1 or T, T]``.
+
+    For the arguments and the ValueError see ``BERT.forward``; ELECTRA's input is the same.
+    """
+    attn_mask = both_directions(ids, model.config.vocab_size, model.config.context, attention_mask, documents)
     if segments is None:
         segments = torch.zeros_like(ids)
-    check_ids(segments, config.segments, "segments")
+    check_ids(segments, model.config.segments, "segments")
     # Positions are counted within a document.
     here = torch.arange(ids.shape[1], device=ids.device) if documents is None else places_in(documents)
-    return segments, here, attn_mask
+    # The input is the sum of three embeddings (section 3, "Input/Output Representations").
+    x = model.tokens(ids) + model.positions(here) + model.segments(segments)
+    return model.drop(narrowed(model.norm(x))), attn_mask
 
 
 def initialise(model: nn.Module, deviation: float) -> None:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.bert import EPSILON, Block, checked, initialise
-from plm_core.models.blocks import narrowed
+from plm_core.models.bert import EPSILON, Block, embedded, initialise
 from plm_core.models.output import Output
 from plm_core.sections.models import BERTConfig, ELECTRAConfig
 
@@ -71,7 +70,7 @@ class ELECTRA(nn.Module):
 
         For ``segments``, ``attention_mask`` and the ValueError see ``BERT.forward``.
         """
-        x, attn_mask = self._embedded(ids, segments, attention_mask)
+        x, attn_mask = embedded(self, ids, segments, attention_mask)
         x = self.project(x)
         for block in self.blocks:
             x = block(x, attn_mask)
@@ -96,15 +95,8 @@ class ELECTRA(nn.Module):
 
         For ``attention_mask`` and the ValueError see ``BERT.forward``.
         """
-        x, attn_mask = self._embedded(ids, None, attention_mask)
+        x, attn_mask = embedded(self, ids, attention_mask=attention_mask)
         return self.generator(x, attn_mask, at, self.tokens.weight)
-
-    def _embedded(
-        self, ids: Tensor, segments: Tensor | None, attention_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        segments, position_ids, attn_mask = checked(self.config, ids, segments, attention_mask, None)
-        x = self.tokens(ids) + self.positions(position_ids) + self.segments(segments)
-        return self.drop(narrowed(self.norm(x))), attn_mask
 
 
 def projection(embedding: int, width: int) -> nn.Module:

@@ -112,7 +112,17 @@ class ModernBERT(nn.Module):
 
         ``segments`` are ignored. For the other arguments and the ValueError see ``BERT.forward``.
         """
-        whole, window = self._views(ids, attention_mask, documents)
+        seen = both_directions(ids, self.config.vocab_size, self.config.context, attention_mask, documents)
+        # The two kinds of layers: what they see, and the base of their rotations (section 2.1.2). Angles encode
+        # distances, so documents need not begin at 0.
+        here = torch.arange(ids.shape[1], device=ids.device)
+        near = ((here[:, None] - here).abs() <= self.config.window // 2)[None, None]
+        by, local = (
+            angles(here, self.config.width // self.config.heads, base, self.tokens.weight.dtype)
+            for base in (self.config.rope_base, self.config.local_rope_base)
+        )
+        whole = View(by, seen)
+        window = View(local, near if seen is None else near & seen)
         x = self.drop(narrowed(self.norm(self.tokens(ids))))
         for i, block in enumerate(self.blocks):
             # The loss reads only the masked positions of the last block.
@@ -142,20 +152,6 @@ class ModernBERT(nn.Module):
 
     def _transformed(self, hidden: Tensor) -> Tensor:
         return self.transform_norm(F.gelu(self.transform(hidden)))
-
-    def _views(self, ids: Tensor, attention_mask: Tensor | None, documents: Tensor | None) -> tuple[View, View]:
-        """The view of the layers that attend to the whole row, and of those that attend to a window."""
-        seen = both_directions(ids, self.config.vocab_size, self.config.context, attention_mask, documents)
-        # Angles encode distances, so documents need not begin at 0.
-        here = torch.arange(ids.shape[1], device=ids.device)
-        # The two kinds of layers: what they see, and the base of their rotations (section 2.1.2).
-        near = ((here[:, None] - here).abs() <= self.config.window // 2)[None, None]
-        size = self.config.width // self.config.heads
-        dtype = self.tokens.weight.dtype
-        return (
-            View(angles(here, size, self.config.rope_base, dtype), seen),
-            View(angles(here, size, self.config.local_rope_base, dtype), near if seen is None else near & seen),
-        )
 
 
 def initialise(model: ModernBERT) -> None:

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from plm_core.models.bert import BERT, checked
+from plm_core.models.bert import BERT, embedded
 from plm_core.sections.models import MODELS, BERTConfig
 
 LAYERS, D = 5, 128
@@ -96,8 +96,7 @@ def test_heads_that_look_at_neighbours_find_them_in_every_document(heads, width)
     model = BERT(config).eval()
     ids = torch.randint(997, (3, 100))
     documents = (torch.arange(100) >= 41).long().expand(3, 100)
-    segments, positions, mask = checked(config, ids, None, None, documents)
-    x = model.norm(model.tokens(ids) + model.positions(positions) + model.segments(segments))
+    x, mask = embedded(model, ids, documents=documents)
     q, k, _ = model.blocks[0].attention.qkv(x).view(3, 100, 3, heads, -1).permute(2, 0, 3, 1, 4)
     weights = (q @ k.mT * (width / heads) ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
     assert (weights[:, (heads + 1) // 2 :] < 0.2).all()
