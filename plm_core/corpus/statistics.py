@@ -10,18 +10,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from plm_core.corpus.document import Document, pieces_of, read_documents
+from plm_core.corpus.document import Piece, files_of, pieces_of, read_documents
 from plm_core.corpus.normalize import paragraphs_of
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.removal import Removal, read_removals
-from plm_core.corpus.tables import files_of
 
 EXAMPLES = 3
 """How many examples of a rule are kept."""
 EXCERPT = 280
 """The most characters of an example."""
 FOUND = "found.pickle"
-Piece = tuple[Path, slice]
 
 
 @dataclass
@@ -39,16 +37,6 @@ class Sizes:
     paragraph_words: Counter[int] = field(default_factory=Counter)
     """The same for paragraphs."""
 
-    def add(self, document: Document) -> None:
-        """Count a document in."""
-        lengths = [len(text.split()) for text in paragraphs_of(document.text)]
-        self.documents += 1
-        self.paragraphs += len(lengths)
-        self.words += sum(lengths)
-        self.bytes += len(document.text.encode())
-        self.document_words[_bin(sum(lengths))] += 1
-        self.paragraph_words.update(map(_bin, lengths))
-
 
 def sizes(table: Path, pool: Pool) -> dict[str, Sizes]:
     """The sizes of a table by source, sorted by name.
@@ -65,9 +53,21 @@ def sizes(table: Path, pool: Pool) -> dict[str, Sizes]:
 
 def sizes_part(piece: Piece, folder: Path) -> None:
     """Write the sizes of some row groups of a file by source."""
+
+    def power(words: int) -> int:
+        """The smallest power of two that is not below ``words``; 0 for none."""
+        return 1 << (words - 1).bit_length() if words else 0
+
     found = defaultdict[str, Sizes](Sizes)
     for document in read_documents(*piece):
-        found[document.source].add(document)
+        some = found[document.source]
+        lengths = [len(text.split()) for text in paragraphs_of(document.text)]
+        some.documents += 1
+        some.paragraphs += len(lengths)
+        some.words += sum(lengths)
+        some.bytes += len(document.text.encode())
+        some.document_words[power(sum(lengths))] += 1
+        some.paragraph_words.update(map(power, lengths))
     (folder / FOUND).write_bytes(pickle.dumps(found))
 
 
@@ -147,20 +147,13 @@ def texts_part(work: tuple[Set[str], Piece], folder: Path) -> None:
     """Write the named texts in some row groups of a file."""
     wanted, piece = work
     holders = wanted | {name.rpartition("#")[0] for name in wanted}
-    named = (text for document in read_documents(*piece) if document.id in holders for text in _named(document))
-    (folder / FOUND).write_bytes(pickle.dumps({name: text for name, text in named if name in wanted}))
-
-
-def _named(document: Document) -> Iterator[tuple[str, str]]:
-    yield document.id, document.text
-    for position, text in enumerate(paragraphs_of(document.text)):
-        yield f"{document.id}#{position}", text
+    texts = {}
+    for document in read_documents(*piece):
+        if document.id in holders:
+            texts[document.id] = document.text
+            texts |= {f"{document.id}#{place}": text for place, text in enumerate(paragraphs_of(document.text))}
+    (folder / FOUND).write_bytes(pickle.dumps({name: text for name, text in texts.items() if name in wanted}))
 
 
 def _found(results: Iterable[Path]) -> Iterator[Any]:
     return (pickle.loads((result / FOUND).read_bytes()) for result in results)
-
-
-def _bin(words: int) -> int:
-    """The smallest power of two that is not below ``words``; 0 for none."""
-    return 1 << (words - 1).bit_length() if words else 0

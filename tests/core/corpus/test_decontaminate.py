@@ -101,7 +101,7 @@ def test_examples_are_looked_for_some_at_a_time(monkeypatch):
     monkeypatch.setattr(decontamination, "WORDS_AT_ONCE", 50)
     monkeypatch.setattr(shingles, "CHARACTERS_AT_ONCE", 100)
     asked = [("quiz", f"q{i}", text(i, 20)) for i in range(7)]
-    parts = list(decontamination.in_parts(iter(asked), DecontaminateConfig()))
+    parts = list(decontamination.in_groups(iter(asked), DecontaminateConfig()))
     assert [(len(part), part.words) for part in parts] == [(3, 60), (3, 60), (1, 20)]
     whole = [document(*(text(i, 20) for i in range(9)))]
     hits = [hit.example for part in parts for _, _, found in decontaminate(whole, part.index()) for hit in found]
@@ -132,8 +132,8 @@ def test_what_many_examples_share_is_looked_for_once():
 def test_processes_share_an_index_in_memory_and_find_what_it_finds(tmp_path, count):
     looked_for = Examples(DecontaminateConfig())
     looked_for.add([("quiz", f"q{i}", text(i, 20)) for i in range(count)])
-    decontamination.write_index(looked_for, tmp_path / "index.joblib")
-    shared = decontamination._opened(tmp_path / "index.joblib")
+    looked_for.write_index(tmp_path / "index.joblib")
+    shared = decontamination.opened(tmp_path / "index.joblib")
     arrays = [*vars(shared).values(), *(array for table in shared.tables.values() for array in vars(table).values())]
     assert {type(array) for array in arrays if isinstance(array, np.ndarray)} == {np.memmap}
     documents = [document(text(i, 20)) for i in range(5)]
