@@ -128,7 +128,8 @@ class Index:
         flat = words([text for texts in paragraphs for text in texts])
         last = np.cumsum([len(texts) for texts in paragraphs])
         edges = np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))
-        starts, ends = edges[:-1], edges[last]
+        starts = edges[:-1]
+        ends = edges[last]
         joined = Words(flat.hashes, ends)
         found: list[dict[int, tuple[float, set[int]]]] = [{} for _ in documents]
         for n, table in self.tables.items():
@@ -150,7 +151,8 @@ class Index:
                 overlap = int(number) / int(self.sizes[part[first]])
                 if overlap < self.overlap:
                     continue
-                row, example = int(document[first]), int(self.example[part[first]])
+                row = int(document[first])
+                example = int(self.example[part[first]])
                 before = int(last[row - 1]) if row else 0
                 most, touched = found[row].get(example, (0.0, set[int]()))
                 words_of = np.concatenate((place[first:stop], place[first:stop] + n - 1))
@@ -161,9 +163,8 @@ class Index:
         hits: list[list[Hit]] = [[] for _ in documents]
         for own, whole, texts, examples in zip(hits, documents, paragraphs, found, strict=True):
             for example, (overlap, touched) in examples.items():
-                evaluation, name = (
-                    self.names[slice(*self.ends[example : example + 2])].tobytes().decode().split("\0", 1)
-                )
+                names = self.names[slice(*self.ends[example : example + 2])].tobytes().decode()
+                evaluation, name = names.split("\0", 1)
                 places = sorted(touched)
                 text = BETWEEN.join(texts[place] for place in places)
                 own.append(Hit(evaluation, name, whole.id, overlap, places, text))

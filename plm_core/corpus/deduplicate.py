@@ -76,7 +76,10 @@ def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool) ->
         if wanted:
             pool.map(level, index_part, [(each, level) for each in found])
             files = _write_repeats(level, config, pool)
-            found = [replace(each, **{level: file}) for each, file in zip(found, files, strict=True)]
+            found = [
+                replace(each, documents=file) if level == "documents" else replace(each, paragraphs=file)
+                for each, file in zip(found, files, strict=True)
+            ]
     return found
 
 

@@ -13,7 +13,7 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,21 +85,6 @@ class _Zstd(io.RawIOBase):
         return count
 
 
-def opened(raw: IO[bytes], packing: str) -> Stream:
-    """The bytes of an open file as a stream, decompressed when its name ends with one of ``COMPRESSIONS``.
-
-    Raises, here or while the stream is read:
-        OSError: the file cannot be read, then with an ``errno``; or it is not a compressed file, then without.
-        EOFError, zlib.error, zstandard.ZstdError: it is damaged or truncated.
-    """
-    if packing not in COMPRESSIONS:
-        return raw
-    if not raw.read(1):
-        raise EOFError("the file is empty; a compressed file never is")
-    raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if packing == ".gz" else io.BufferedReader(_Zstd(raw), PIECE)
-
-
 class Lines:
     """The lines of a stream as bytes, with the place and beginning of their record.
 
@@ -108,21 +93,16 @@ class Lines:
 
     def __init__(self, stream: Stream, limit: int, quotes: bool) -> None:
         """With ``quotes``, a record continues over line ends while a quote is open."""
-        self.start = 1
-        """The first line of the record."""
-        self.head = b""
-        """How the record begins."""
-        self._stream = stream
-        self._limit = limit
-        self._quotes = quotes
+        self._stream, self._limit, self._quotes = stream, limit, quotes
         self._number = 0
-        self._size = 0
-        self._open = False
+        self.begin()
 
     def begin(self) -> None:
         """Begin a new record with the next line."""
         self.start = self._number + 1
+        """The first line of the record."""
         self.head = b""
+        """How the record begins."""
         self._size = 0
         self._open = False
 
@@ -179,14 +159,17 @@ def too_long(limit: int) -> Refused:
     return Refused("too_long", f"more than {limit} bytes; expected at most this many (max_record_bytes of its source)")
 
 
+Content = Mapping[str, object] | str | Refused
+"""The fields of a record; the text, for a text file; or why it cannot be used."""
+
+
 @dataclass(frozen=True)
 class Record:
     """One record of a file."""
 
     number: int
     """The line on which it begins, or its row in Parquet; from 1."""
-    content: Mapping[str, object] | str | Refused
-    """Its fields; the text, for a text file; or why it cannot be used."""
+    content: Content
     head: bytes = b""
     """How it begins in the file; empty for Parquet."""
 
@@ -223,13 +206,21 @@ def records(
             if kind == ".parquet":
                 yield from _parquet_records(file, limit, size)
                 return
-            stream = opened(raw, file.suffix.lower())
+            stream: Stream = raw
+            if (packing := file.suffix.lower()) in COMPRESSIONS:
+                if not size:
+                    raise EOFError("the file is empty; a compressed file never is")
+                stream = gzip.GzipFile(fileobj=raw) if packing == ".gz" else io.BufferedReader(_Zstd(raw), PIECE)
             if kind == ".txt" and split is None:
                 yield _text_record(stream, limit, size)
                 return
             lines = Lines(stream, limit, quotes=kind == ".csv")
-            found = {".txt": _split_records(lines, split), ".jsonl": _json_records(lines)}.get(kind)
-            yield from found or _table_records(lines, delimiter if kind == ".csv" else "", header)
+            if kind == ".txt":
+                yield from _records_of(lines, partial(_split_text, lines, split))
+            elif kind == ".jsonl":
+                yield from _records_of(lines, partial(_json_object, lines))
+            else:
+                yield from _table_records(lines, delimiter if kind == ".csv" else "", header)
         except Refused as refused:  # the whole file
             refused.lost_bytes = size
             yield Record(lines.start if lines else 1, refused, lines.head if lines else b"")
@@ -261,48 +252,43 @@ def _text_record(stream: Stream, limit: int, size: int) -> Record:
         return Record(data.count(b"\n", 0, position) + 1, refused, data[begin : begin + HEAD])
 
 
-def _split_records(lines: Lines, split: str | int | None) -> Iterator[Record]:
-    piece: list[bytes] = []
-    line: bytes | None = b""
-    filled = 0
-    while line is not None:
-        if not piece:
-            lines.begin()
-            filled = 0
-        content: str | Refused
-        try:
-            line = next(lines, None)
-            blank = not (line or b"").strip()
-            if piece or not blank:
-                piece.append(line or b"")
-                filled += not blank
-            least, most = (split, 2 * split) if isinstance(split, int) else (0, 1 if split == "lines" else math.inf)
-            if not piece or not (line is None or filled >= most or (blank and filled >= least)):
-                continue
-            content = decoded(b"".join(piece)).strip()
-        except Refused as refused:
-            content = refused
-        piece = []
-        yield Record(lines.start, content, lines.head)
-
-
-def _json_records(lines: Lines) -> Iterator[Record]:
+def _records_of(lines: Lines, read: Callable[[], Content | None]) -> Iterator[Record]:
+    """A record for each call of ``read`` until it raises StopIteration; none if it returns None, as for blank lines."""
     while True:
         lines.begin()
-        content: Mapping[str, object] | Refused
+        content: Content | None
         try:
-            line = next(lines, None)
-            if line is None:
-                return
-            if not line.strip():
-                continue
-            content = _json_object(decoded(line))
+            content = read()
+        except StopIteration:
+            return
         except Refused as refused:
             content = refused
-        yield Record(lines.start, content, lines.head)
+        if content is not None:
+            yield Record(lines.start, content, lines.head)
 
 
-def _json_object(text: str) -> Mapping[str, object]:
+def _split_text(lines: Lines, split: str | int | None) -> str:
+    """The next document of a text: a line, a paragraph, or ``split`` to twice as many lines until a blank one."""
+    least, most = (split, 2 * split) if isinstance(split, int) else (0, 1 if split == "lines" else math.inf)
+    held: list[bytes] = []
+    filled = 0
+    while True:
+        line = next(lines, b"") if held else next(lines)
+        blank = not line.strip()
+        if not held and blank:
+            lines.begin()
+            continue
+        held.append(line)
+        filled += not blank
+        if not line or filled >= most or (blank and filled >= least):
+            return decoded(b"".join(held)).strip()
+
+
+def _json_object(lines: Lines) -> Mapping[str, object] | None:
+    line = next(lines)
+    if not line.strip():
+        return None
+    text = decoded(line)
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -318,30 +304,36 @@ def _table_records(lines: Lines, delimiter: str, header: Sequence[str] | None) -
     text = map(partial(str, encoding="utf-8", errors="surrogateescape"), lines)
     plain = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     reader = csv.reader(text, strict=True, delimiter=delimiter) if delimiter else plain
-    while True:
-        lines.begin()
-        content: Mapping[str, object] | Refused
+
+    def fields() -> list[str]:
         try:
-            row = next(reader, None)
-            if row is None:
-                return
-            if not row:
-                continue
-            _require_utf8(row)
-            if header is None:
-                _require_names(row, delimiter)
-                header = row
-                continue
-            if len(row) != len(header):
-                raise Refused("wrong_fields", f"{len(row)} fields; expected the {len(header)} of the header")
-            content = dict(zip(header, row, strict=True))
+            row = next(reader)
         except csv.Error as error:
-            content = Refused("broken_csv", f"{error}; expected quoting as in RFC 4180")
-        except Refused as refused:
-            content = refused
-        if header is None and isinstance(content, Refused):
-            raise Refused("broken_header", f"{content.detail}; without a header the file is not read")
-        yield Record(lines.start, content, lines.head)
+            raise Refused("broken_csv", f"{error}; expected quoting as in RFC 4180") from None
+        for column, field in enumerate(row, start=1):
+            if found := SURROGATE.search(field):
+                byte = ord(found.group()) - 0xDC00
+                raise Refused("invalid_utf8", f"byte 0x{byte:02x} in field {column}; expected UTF-8 text")
+        return row
+
+    try:
+        while not header:
+            lines.begin()
+            header = fields()
+            _require_names(header, delimiter)
+    except StopIteration:
+        return
+    except Refused as refused:
+        raise Refused("broken_header", f"{refused.detail}; without a header the file is not read") from None
+    names = header
+
+    def record() -> Content | None:
+        row = fields()
+        if row and len(row) != len(names):
+            raise Refused("wrong_fields", f"{len(row)} fields; expected the {len(names)} of the header")
+        return dict(zip(names, row, strict=True)) if row else None
+
+    yield from _records_of(lines, record)
 
 
 def _require_names(row: Sequence[str], delimiter: str = "") -> None:
@@ -354,13 +346,6 @@ def _require_names(row: Sequence[str], delimiter: str = "") -> None:
     if delimiter and len(row) == 1 and (other := next((each for each in DELIMITERS if each in row[0]), None)):
         found = f"{row[0][:50]!r} is one column, because {delimiter!r} separates them"
         raise Refused("broken_header", f"{found}; set `delimiter: {json.dumps(other)}` of its source, or save it so")
-
-
-def _require_utf8(row: list[str]) -> None:
-    for column, field in enumerate(row, start=1):
-        if found := SURROGATE.search(field):
-            byte = ord(found.group()) - 0xDC00
-            raise Refused("invalid_utf8", f"byte 0x{byte:02x} in field {column}; expected UTF-8 text")
 
 
 def _parquet_records(file: Path, limit: int, size: int) -> Iterator[Record]:

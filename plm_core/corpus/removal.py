@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -71,7 +72,7 @@ def remaining(documents: Iterable[Document], removed: Path) -> Iterator[Document
 class RemovalLog:
     """What a pass removes from one part, and its counts; ``removal_log`` opens it."""
 
-    def __init__(self, file: RowWriter[Removal]) -> None:
+    def __init__(self, file: RowWriter[Any]) -> None:
         self.write = file.write
         self.counts = Counter[str]()
         """By name; then the same with the source as a prefix: ``news/removed_...``."""

@@ -11,7 +11,6 @@ V tokens in the vocabulary, D dimensions.
 """
 
 import warnings
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,15 +30,6 @@ PARTS = 16
 """Tokens that are counted at once, and how many times: of a longer text, parts that are spread over it."""
 ITERATIONS = 2
 """The iterations of the factorisation: more make it more exact, but no model better."""
-
-
-def begin_as_asked(model: Any, store: TokenStore) -> None:
-    """Initialise a new model's embedding from the neighbours of each token, if its configuration says so.
-
-    Draws from torch's generator.
-    """
-    if model.config.initial_embeddings == "neighbours":
-        begin_with_neighbours(model.tokens.weight, store, model.config.initializer_range)
 
 
 def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float) -> None:

@@ -257,16 +257,10 @@ def _wordpiece(tokens: Sequence[str], lowercase: bool) -> dict[str, Any]:
 # al. 2019, section 2.2; the pattern and the byte alphabet are those of their released `encoder.py`, which the library's
 # `ByteLevel` follows). There is no unknown token: every text round-trips.
 
-
-def _letters() -> list[str]:
-    """The character that represents each byte: itself if printable, otherwise one from U+0100 on."""
-    prints = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = iter(range(256, 512))
-    return [chr(byte if byte in prints else next(others)) for byte in range(256)]
-
-
-LETTERS = _letters()
-"""The character by which the file writes each byte."""
+_PRINTS = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+_OTHERS = iter(range(256, 512))
+LETTERS = [chr(byte if byte in _PRINTS else next(_OTHERS)) for byte in range(256)]
+"""The character by which the file writes each byte: itself if printable, otherwise one from U+0100 on."""
 FIRST = (*PIECES, *sorted(LETTERS))
 """The entries that begin every vocabulary, in the library's order of an alphabet."""
 

@@ -29,16 +29,14 @@ from plm_core.text.tokenizer import (
 TRAINING_THREADS = 4
 """Fixed, not the machine's: the pieces of a unigram model depend on how the work is divided."""
 
-GIVEN = (*PIECES, "\n", *(f"<0x{byte:02X}>" for byte in range(256)))
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+GIVEN = (*PIECES, "\n", *BYTES)
 """The pieces with the smallest ids, which every model of this project has."""
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-"""The spelling of one byte of a character that has no piece of its own."""
 _WORD = re.compile(r"\n| ?[^ \n]+| ")
 """A word with the space before it: what is merged by itself."""
 WORDS_KEPT = 1 << 16
 LONGEST_KEPT = 24
-"""How many words are remembered with their ids, of at most this many characters: about 30 MB if words have 8, up to 70
-MB."""
+"""How many words are remembered with their ids, of at most this many characters: 30 MB if words have 8, up to 70 MB."""
 UNKNOWN = "\u2585"
 """The placeholder of sentencepiece for rare characters during training: it leaves out lines that contain it."""
 LONGEST_LINE = 1 << 18
@@ -121,14 +119,10 @@ class SentencePiece(Tokenizer):
 
     def _spell(self, text: str) -> Spelling:
         ids = self._encode([text])[0]
-        pieces = (self.piece(token) for token in ids)
-        return spelled(
-            ids,
-            [
-                bytes([int(p[3:5], 16)]) if _BYTE.fullmatch(p) else p.replace(WORD_BOUNDARY, " ").encode()
-                for p in pieces
-            ],
-        )
+        pieces = map(self.piece, ids)
+        # A piece such as ``<0xE2>`` is one byte of a character that has no piece of its own.
+        parts = [bytes([int(p[3:5], 16)]) if p in BYTES else p.replace(WORD_BOUNDARY, " ").encode() for p in pieces]
+        return spelled(ids, parts)
 
 
 def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
@@ -139,7 +133,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     """
     model = _trained(texts, config)
     if sentencepiece.SentencePieceProcessor(model_proto=model).piece_to_id(WORD_BOUNDARY) == UNK:
-        # In this corpus spaces are too rare for a piece. Only then are they asked for: the model keeps how it was made.
+        # Spaces are too rare here for a piece. Only then are they asked for: a model keeps how it was made.
         model = _trained(texts, config, required_chars=WORD_BOUNDARY)
     return model
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from plm_core.benchmarks.sources.rows import NUMBER
 from plm_core.corpus.masking import mask
-from plm_core.corpus.measures.text import Text
+from plm_core.corpus.measures import MEASURES, Text
 from plm_core.corpus.normalize import MARKS_AT_ONCE, normalize
 from plm_core.corpus.quarantine import EXCERPT, Refused, quarantined
 from plm_core.corpus.sources import SOURCES, open_source
@@ -120,8 +120,8 @@ def test_text_in_normal_form_is_its_own_normal_form(pieces):
 
 
 LINEAR = {
-    "sentences": (lambda text: Text(text).sentences, "." * 400_000 + "x"),
-    "closed sentences": (lambda text: Text(text).sentences, "." + ")" * 400_000 + "x"),
+    "sentences": (lambda text: MEASURES["sentences"](Text(text)), "." * 400_000 + "x"),
+    "closed sentences": (lambda text: MEASURES["sentences"](Text(text)), "." + ")" * 400_000 + "x"),
     "marks": (normalize, "a" + "\u0323\u0301" * 500_000),
     "numbers": (NUMBER.fullmatch, "1" * 400_000 + "x"),
     "addresses": (lambda text: mask(text, ["email", "ip", "phone"]), "a@" + "a." * 200_000 + "@"),

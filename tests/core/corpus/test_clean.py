@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.clean import CleanConfig, account, clean_document, counted
+from plm_core.corpus.clean import Bounds, CleanConfig, account, clean_document, counted
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import LanguageConfig, language_of, require_known
 from plm_core.corpus.masking import EMAIL
-from plm_core.corpus.measures import MEASURES
-from plm_core.corpus.measures.text import Text
+from plm_core.corpus.measures import MEASURES, Text
 from plm_core.corpus.normalize import duplicate_key, normalize, paragraphs
 from plm_core.corpus.removal import Removal
-from plm_core.corpus.rules import Bounds
 
 WORDS = st.sampled_from(
     ["a", "A", "Bé", "be\u0301", "the", "1.", "...", "\u2581", "\0", "\u00a0", "\x1c", "x" * 13, "a@b.de"]
