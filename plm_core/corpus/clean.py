@@ -132,15 +132,15 @@ class Cleaned:
     """The result of cleaning a document."""
 
     document: Document | None
-    """What is left of the document; None: the last removal is the document's."""
+    """What is left; None: the last removal is the document's."""
     removals: list[Removal]
     """The paragraphs that were removed, by place, and finally the document itself if it was removed."""
     paragraphs: int
-    """The number of paragraphs that it had."""
+    """How many it had."""
     masked: Mapping[Kind, int]
     """How often each kind was masked, including in what was removed."""
     language: str | None
-    """The code of the identified language; None: there was no identification."""
+    """The identified language, if there was identification."""
 
 
 def clean_part(work: tuple[Part, CleanConfig], folder: Path) -> None:

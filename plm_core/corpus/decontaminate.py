@@ -93,17 +93,14 @@ class Hit:
     """An evaluation example found in a document, which lost text because of it: a row of the contamination report."""
 
     evaluation: str
-    """The name of the evaluation set."""
     example: str
-    """The example's name: the document and its paragraph, or the file's line and the field."""
+    """Its name: the document and its paragraph, or the file's line and the field."""
     document: str
-    """The document's id."""
     overlap: float
     """The share of the n-grams of the example, or of its best-matching part, that the document contains."""
     paragraphs: list[int]
     """The paragraphs of the document that they touch, in order."""
     text: str
-    """These paragraphs."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +195,7 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
     """Yield the evaluation set, name and text of every text field of its records; for text files, of every line.
 
     Raises:
-        UserError: the file is missing, not the one that ``sha256`` names, holds no text, or a record of it cannot be
-            read.
+        UserError: the file is missing, not the one that ``sha256`` names, holds no text, or a record cannot be read.
     """
     path = Path(given.file)
     if not path.is_file():
@@ -224,13 +220,12 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
 
 
 class Examples:
-    """Evaluation examples to be indexed."""
+    """Evaluation examples to be indexed; its length and ``words`` are of those that are long enough."""
 
     def __init__(self, config: DecontaminateConfig) -> None:
         self.too_short = 0
         """The number of examples with too few words to be searched for."""
         self.words = 0
-        """The words of the examples that are searched for."""
         self._config = config
         self._names: list[str] = []
         self._known: set[bytes] = set()
@@ -239,7 +234,6 @@ class Examples:
         self._example: list[int] = []
 
     def __len__(self) -> int:
-        """The number of examples that are searched for."""
         return len(self._names)
 
     def add(self, examples: Sequence[tuple[str, str, str]]) -> None:
@@ -274,7 +268,6 @@ class Examples:
                 self._example.append(number)
 
     def index(self) -> Index:
-        """The index to search documents for the examples."""
         columns = {n: [np.concatenate(column) for column in zip(*self._found[n], strict=True)] for n in self._found}
         names = [name.encode() for name in self._names]
         return Index(
@@ -287,7 +280,6 @@ class Examples:
         )
 
     def write_index(self, path: Path) -> None:
-        """Write the index, for ``opened``."""
         with atomic_file(path) as file:
             joblib.dump(self.index(), file)
 

@@ -32,7 +32,7 @@ HELD_OUT = SPLITS[1:]
 
 
 class Repeat(NamedTuple):
-    """The text that another one repeats."""
+    """The text that another one repeats, with the rule and the measurement."""
 
     name: str
     """The id of the first of its duplicates; for a paragraph, followed by its place."""
@@ -54,14 +54,12 @@ class PartOf:
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """A document after deduplication."""
+    """A document after deduplication; with no paragraph left its text is empty."""
 
     document: Document
-    """The document with the paragraphs that it keeps; if there are none, its text is empty."""
     group: str
     """The id of the first of its duplicates, itself included: a group stays on one side of the split."""
     removals: list[Removal]
-    """What was removed from it: paragraphs, or the whole document."""
 
 
 def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool) -> list[PartOf]:

@@ -60,13 +60,11 @@ class RowWriter(Generic[T]):
 
     def __init__(self, file: pq.ParquetWriter, schema: pa.Schema, to_row: Callable[[T], Row]) -> None:
         self.count = 0
-        """The number of rows written."""
         self._file, self._schema, self._to_row = file, schema, to_row
         self._held: list[Row] = []
         self._characters = 0
 
     def write(self, item: T) -> None:
-        """Add a row at the end."""
         row = self._to_row(item)
         self._held.append(row)
         self._characters += sum(len(value) for value in row.values() if isinstance(value, str))
@@ -99,7 +97,7 @@ def row_writer(path: Path, schema: pa.Schema, to_row: Callable[[T], Row]) -> Ite
 
 @contextlib.contextmanager
 def _opened(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file for the block; UserError as in ``read_rows``."""
+    """Open a Parquet file; UserError as in ``read_rows``."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if not file.schema_arrow.equals(schema):
@@ -136,7 +134,7 @@ def files_of(table: Path) -> list[Path]:
 
 
 def gather(files: Sequence[Path], table: Path) -> None:
-    """Combine the files of parts into a table; those without a row are left out, unless all are empty."""
+    """Combine the files of parts into a table, without those that are empty, unless all are."""
     filled = [file for file in files if pq.read_metadata(file).num_rows]
     with atomic_folder(table, checksums=False) as folder:
         for number, file in enumerate(filled or files[:1]):
@@ -157,7 +155,7 @@ def document_writer(path: Path) -> AbstractContextManager[RowWriter[Document]]:
 
 
 def write_documents(path: Path, documents: Iterable[Document]) -> int:
-    """Write documents to a Parquet file, holding a few at a time, and return how many there were."""
+    """Write documents to a Parquet file and return how many there were."""
     with document_writer(path) as writer:
         for document in documents:
             writer.write(document)
@@ -244,23 +242,14 @@ def _group_sizes(table: Path) -> dict[Path, list[int]]:
 
 
 def pieces_of(table: Path) -> list[Piece]:
-    """The row groups of a table of documents in pieces, in file order, whatever the order of ids.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """The row groups of a table of documents in pieces, in file order, whatever the order of ids."""
     sizes = _group_sizes(table)
     total = sum(map(sum, sizes.values()))
     return [(file, groups) for file, own in sizes.items() for groups in in_parts(own, total)]
 
 
 def some_of(table: Path, most: int) -> tuple[list[Piece], float]:
-    """Row groups of about ``most`` bytes, evenly spread over a table, and their share of the table; at least one, and
-    all if the table is not larger.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """Row groups of about ``most`` bytes, at least one, evenly spread over a table, and their share of it."""
     sizes = _group_sizes(table)
     total = sum(map(sum, sizes.values()))
     if total <= most:
@@ -271,11 +260,7 @@ def some_of(table: Path, most: int) -> tuple[list[Piece], float]:
 
 
 def parts_of(tables: Iterable[Path], unique: bool = True) -> list[Part]:
-    """The parts of one or more tables of documents, each sorted by id, which need not be ``unique``; at least one part.
-
-    Raises:
-        UserError: a file is missing or damaged, or not sorted.
-    """
+    """The parts, at least one, of tables of documents that are sorted by id; UserError if one is not, or damaged."""
     firsts: dict[Path, list[str]] = {}
     groups: list[tuple[str, int]] = []
     for path, own in (item for table in tables for item in _group_sizes(table).items()):

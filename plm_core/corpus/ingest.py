@@ -96,7 +96,7 @@ def join_part(work: tuple[str, Part], folder: Path) -> None:
 
 
 def refused(results: Iterable[Path]) -> Iterator[Quarantined]:
-    """Yield the records that were refused, in the order of the results."""
+    """The records that were refused, in the order of the results."""
     for result in results:
         with (result / REFUSED).open(encoding="utf-8") as file:
             yield from (Quarantined(**json.loads(line)) for line in file)

@@ -1,8 +1,8 @@
 """A file as a stream of records: text, JSON lines, CSV, TSV or Parquet, all but the last plain or compressed.
 
-Used by sources, surveys, and examples of tasks and evaluation sets. At most one record of a line format is in memory;
-one longer than allowed is refused without being held. Nothing found *in* a file raises an exception here: a bad record
-is yielded with the reason why it was refused, and the unreadable rest of a damaged file is one bad record.
+At most one record of a line format is in memory; one longer than allowed is refused without being held. Nothing found
+*in* a file raises an exception here: a bad record is yielded with the reason why it was refused, and the unreadable
+rest of a damaged file is one bad record.
 """
 
 import csv
@@ -33,7 +33,7 @@ HEAD = 1024
 PIECE = 1 << 16
 """Bytes read at once when a line is skipped."""
 ZSTD_PIECE = 1 << 7
-"""Packed bytes given to zstd at once: four of them can unfold to 128 kB, and what they unfold to is held."""
+"""Packed bytes given to zstd at once: four of them can unfold to 128 kB, which are held."""
 LONGEST_WINDOW = 1 << 31
 """How far back zstd may refer, as in files that are packed with ``zstd --long=31``."""
 BOM = b"\xef\xbb\xbf"
@@ -44,7 +44,7 @@ READABLE = (
 DELIMITERS = ",;|\t"
 """What separates the columns of a .csv, the most usual first."""
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
-"""How the file begins that stands for another one in a clone without Git LFS."""
+"""The beginning of a file that stands for another one in a clone without Git LFS."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 ROWS_AT_ONCE = 8
@@ -138,11 +138,7 @@ class Lines:
 
 
 def decoded(data: bytes) -> str:
-    """The text of UTF-8 bytes.
-
-    Raises:
-        Refused: invalid UTF-8, or a NUL, which does not occur in text and ends it for many programs.
-    """
+    """The text of UTF-8 bytes; Refused if it is invalid, or has a NUL, which ends a text for many programs."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -37,7 +37,6 @@ class Removal:
     paragraph: int | None
     """Its position, from 0, in what was left of the document when the rule was applied; None: the whole document."""
     source: str
-    """The source of its document."""
     rule: str
     """The short name of the rule, used in counts."""
     value: str
@@ -78,15 +77,11 @@ class RemovalLog:
         """By name; then the same with the source as a prefix: ``news/removed_...``."""
 
     def count(self, source: str, name: str, number: int = 1) -> None:
-        """Add to a count of the source and to that of all sources."""
         self.counts[name] += number
         self.counts[f"{source}/{name}"] += number
 
     def remove(self, document: Document, removals: Iterable[Removal]) -> None:
-        """Write and count what was removed from a document, of which ``document`` is left.
-
-        A document that has lost all its paragraphs is counted too.
-        """
+        """Write and count what was removed from a document, of which ``document`` is left, if only an empty text."""
         whole = False
         for removal in removals:
             self.write(removal)
@@ -98,7 +93,6 @@ class RemovalLog:
             self.count(document.source, "removed_documents_emptied")
 
     def keep(self, document: Document, side: str) -> None:
-        """Count a document that is left on a side."""
         self.count(document.source, f"{side}_documents")
         self.count(document.source, f"{side}_paragraphs", len(paragraphs_of(document.text)))
         self.count(document.source, f"{side}_bytes", len(document.text.encode()))

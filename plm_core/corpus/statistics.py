@@ -1,7 +1,4 @@
-"""Figures of a corpus for its card: sizes, lengths, what was removed by which rule, with examples. Used by card.
-
-All figures are computed part by part in a ``Pool``.
-"""
+"""Figures of a corpus for its card, computed part by part in a ``Pool``; UserError if a file is missing or damaged."""
 
 import pickle
 from collections import Counter, defaultdict
@@ -39,11 +36,7 @@ class Sizes:
 
 
 def sizes(table: Path, pool: Pool) -> dict[str, Sizes]:
-    """The sizes of a table by source, sorted by name.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """The sizes of a table by source, sorted by name."""
     found = defaultdict[str, list[Sizes]](list)
     for part in _found(pool.map(f"sizes-{table.stem}", sizes_part, pieces_of(table))):
         for source, some in part.items():
@@ -88,25 +81,18 @@ class Rule:
     """``documents`` or ``paragraphs``."""
     name: str
     by_source: Counter[str] = field(default_factory=Counter)
-    """The number of texts removed, by source."""
     bytes: int = 0
-    """The UTF-8 bytes of all of them."""
     examples: list[Removal] = field(default_factory=list)
     """The longest examples, and of equally long ones the first."""
 
     def add(self, by_source: Counter[str], size: int, examples: Iterable[Removal]) -> None:
-        """Add the removals of a later part."""
         self.by_source += by_source
         self.bytes += size
         self.examples = sorted([*self.examples, *examples], key=lambda removal: -len(removal.text))[:EXAMPLES]
 
 
 def rules(tables: Iterable[Path], pool: Pool) -> list[Rule]:
-    """What each rule removed, in the order of their first removals.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """What each rule removed, in the order of their first removals."""
     found: dict[tuple[str, str], Rule] = {}
     for part in _found(pool.map("rules", rules_part, [file for table in tables for file in files_of(table)])):
         for rule in part:
@@ -131,11 +117,7 @@ def excerpt(text: str) -> str:
 
 
 def texts_of(names: Iterable[str], table: Path, pool: Pool) -> dict[str, str]:
-    """The texts with these names, which are as in removals: ``document`` or ``document#paragraph``.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """The texts with these names, which are as in removals: ``document`` or ``document#paragraph``."""
     wanted = frozenset(names)
     if not wanted:
         return {}

@@ -85,7 +85,6 @@ class Packed:
 
     store: TokenStore
     length: int
-    """The positions of a row."""
     margin: int = 0
     """Positions reserved for special tokens before and after each piece; with any, EOS is in no piece."""
 
@@ -94,7 +93,6 @@ class Packed:
             raise UserError(f"{self.store.folder}: holds no document with a token; expected text to pack into rows")
 
     def __len__(self) -> int:
-        """R, the number of rows."""
         return len(self._table.begins) - 1
 
     @property
@@ -108,7 +106,6 @@ class Packed:
         return float(self._table.cut / (len(self.store.offsets) - 1))
 
     def metrics(self) -> dict[str, float]:
-        """How well the rows are used, for the metrics of a training run."""
         return {"packing_rows": len(self), "packing_utilisation": self.utilisation, "packing_documents_cut": self.cut}
 
     def pieces(self, items: np.ndarray) -> Pieces:
@@ -143,14 +140,12 @@ class Packed:
 
 
 class _Table(NamedTuple):
+    """The pieces of row 0, of row 1, ..., ``[P]``; see ``Pieces``."""
+
     starts: np.ndarray
-    """Where each piece begins in the stream, ``[P]``: the pieces of row 0, of row 1, ..."""
     lengths: np.ndarray
-    """The number of tokens of each piece, ``[P]``."""
     positions: np.ndarray
-    """The position of each piece in its row, ``[P]``."""
     firsts: np.ndarray
-    """Whether each piece is the beginning of its document, ``[P]``."""
     begins: np.ndarray
     """The first piece of each row, ``[R + 1]``."""
     taken: int

@@ -67,11 +67,7 @@ class SentencePiece(Tokenizer):
     file = MODEL_FILE
 
     def __init__(self, path: Path, data: bytes) -> None:
-        """Read a model.
-
-        Raises:
-            UserError: it is not a sentencepiece model with this project's special tokens.
-        """
+        """UserError if it is not a sentencepiece model with this project's special tokens."""
         super().__init__(path, data)
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
@@ -93,22 +89,19 @@ class SentencePiece(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids."""
         return len(self._model)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids; see ``Tokenizer.decode``."""
         return self._model.decode([int(i) for i in ids if i >= len(PIECES)])
 
     def piece(self, token: int) -> str:
-        """The piece with this id, for people to read."""
         return self._model.id_to_piece(token)
 
     def scores(self) -> list[tuple[str, float]]:
         """Every piece with its score, in the order of ids, for other programs to build the same tokenizer.
 
-        The score of a unigram piece is its log probability; that of a BPE piece is minus its rank, and the pair whose
-        joined piece has the highest score is merged first. Ids below ``BYTES_AND_SPECIALS`` are not learned: 0.
+        The score of a unigram piece is its log probability; that of a BPE piece is minus its rank. Ids below
+        ``BYTES_AND_SPECIALS`` are not learned: 0.
         """
         return [(self._model.id_to_piece(i), self._model.get_score(i)) for i in range(len(self._model))]
 
@@ -126,11 +119,7 @@ class SentencePiece(Tokenizer):
 
 
 def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
-    """Train a model on texts and return its file's bytes.
-
-    Raises:
-        UserError: the corpus is empty or does not support ``vocab_size`` pieces.
-    """
+    """The file of a model trained on texts; UserError if they do not support ``vocab_size`` pieces."""
     model = _trained(texts, config)
     if sentencepiece.SentencePieceProcessor(model_proto=model).piece_to_id(WORD_BOUNDARY) == UNK:
         # Spaces are too rare here for a piece. Only then are they asked for: a model keeps how it was made.

@@ -97,11 +97,7 @@ class TokenStore:
     """A token store opened for reading; tokens are read from disk on demand."""
 
     def __init__(self, folder: Path) -> None:
-        """Open and verify a store.
-
-        Raises:
-            UserError: the folder is missing, a file's checksum fails, or it is of another format.
-        """
+        """Open and verify a store; UserError if it is missing, damaged, or of another format."""
         verify_checksums(folder)
         self.folder = folder
         self.index = from_json(Index, folder / "index.json")
@@ -119,7 +115,6 @@ class TokenStore:
         self._begins = list(accumulate(self.index.shards, initial=0))
 
     def __len__(self) -> int:
-        """The number of tokens."""
         return self.index.tokens
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
@@ -176,7 +171,6 @@ class TokenStore:
             yield self.tokens(int(start), int(stop))
 
     def require(self, tokenizer: Tokenizer) -> None:
-        """Raise UserError unless this store was made by ``tokenizer``."""
         if self.index.tokenizer_sha256 != tokenizer.sha256:
             raise UserError(
                 f"{self.folder}: made by the tokenizer {self.index.tokenizer_sha256[:12]}; expected "

@@ -91,7 +91,6 @@ class Folder(Records):
         return [Files(self, files[some]) for some in in_parts(sizes, sum(sizes), MOST_PARTS)]
 
     def read(self) -> Iterator[Document | Quarantined]:
-        """As ``Source.read``; also UserError if no file can be read."""
         return Files(self, self.files()).read()
 
 
@@ -103,7 +102,6 @@ class Files:
     files: Sequence[Path]
 
     def read(self) -> Iterator[Document | Quarantined]:
-        """As ``Source.read``."""
         return documents_of(self._records(), self.folder)
 
     def _records(self) -> Iterator[tuple[str, str, Record]]:
