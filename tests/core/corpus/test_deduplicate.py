@@ -106,13 +106,6 @@ def test_every_paragraph_is_kept_or_removed_whatever_the_order(tmp_path_factory,
     assert run(mixed, tmp_path_factory) == found
 
 
-def test_an_unknown_action_is_refused_by_name():
-    from plm_core.config import UserError, from_dict
-
-    with pytest.raises(UserError, match=r"deduplicate.documents: found the text 'keep_all'; expected one of keep_one"):
-        from_dict(DeduplicateConfig, {"documents": "keep_all"}, "deduplicate")
-
-
 def test_same_side_beside_the_deduplication_of_paragraphs_is_refused():
     with pytest.raises(ValueError, match="documents: same_side keeps duplicates"):
         DeduplicateConfig("same_side")

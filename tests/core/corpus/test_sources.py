@@ -359,25 +359,12 @@ def test_an_unknown_source_is_refused():
         ({"pattern": "**.jsonl"}, "pattern: found .*; expected \\*\\* alone"),
         ({"pattern": "."}, "pattern: found"),
         ({"pattern": "/etc/*"}, "pattern: found"),
-        ({"formats": ["TXT"]}, "formats\\[0\\]: found the text 'TXT'; expected one of txt, jsonl, csv, tsv, parquet"),
         ({"delimiter": ""}, "delimiter: found ''; expected one character"),
         ({"delimiter": ";;"}, "delimiter: found ';;'; expected one character"),
         ({"split": "line"}, "split: found 'line'; expected lines, blank_lines, a number of lines, or null"),
         ({"split": 0}, "split: found 0; expected"),
-        ({"id_field": False}, r"id_field: found False; expected text \(in YAML, quote it: 'No'\)"),
-        ({"text_field": 7}, r"text_field: found 7; expected text \(in YAML, quote it: '7'\)"),
-        ({"max_record_bytes": 0}, "max_record_bytes: found 0; expected above 0"),
-        ({"max_quarantined": 1.5}, "max_quarantined: found 1.5; expected at most 1"),
-        ({"max_quarantined": -0.1}, "max_quarantined: found -0.1; expected at least 0"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(fields, error):
     with pytest.raises(UserError, match=rf"^sources\.x\.{error}"):
         choose(SOURCES, "reader", {"reader": "folder", "input": "x"} | fields, "sources.x")
-
-
-@pytest.mark.parametrize(("reader", "name"), [("sotu", "pattern"), ("hub", "license"), ("bible", "text_field")])
-def test_a_reader_takes_its_own_arguments_only(reader, name):
-    choose(SOURCES, "reader", {"reader": reader, "input": "x"}, "sources.x")
-    with pytest.raises(UserError, match=rf"^sources\.x\.{name}: unknown parameter"):
-        choose(SOURCES, "reader", {"reader": reader, "input": "x", name: "y"}, "sources.x")
