@@ -10,7 +10,11 @@ import gzip
 import io
 import json
 import math
+import os
+import pickle
 import re
+import resource
+import signal
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +55,11 @@ ROWS_AT_ONCE = 8
 """The most rows of Parquet in memory."""
 BYTES_AT_ONCE = 1 << 25
 """The most bytes of these rows if they are of similar size, unless a single row has more."""
+MEMORY = 1 << 32
+"""The bytes of memory that reading a Parquet file may take, besides four times its longest record."""
+PIPE = 1 << 20
+"""The bytes that pass at once between the process that reads a Parquet file and this one."""
+READ_BEFORE = "what is before this place was read"
 
 Stream = IO[bytes] | gzip.GzipFile
 
@@ -345,24 +354,69 @@ def _require_names(row: Sequence[str], delimiter: str = "") -> None:
 
 
 def _parquet_records(file: Path, limit: int, size: int) -> Iterator[Record]:
+    # Another process reads the file, because a malformed one may crash Arrow or unfold to more than fits into memory.
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "wb", PIPE) as out:
+                _send_parquet(file, limit, out)
+        finally:
+            os._exit(0)
+    os.close(writing)
     number = rows = 0
+    failure: tuple[str, str] | OSError | None
+    try:
+        with os.fdopen(reading, "rb", PIPE) as stream:
+            batches = pa.ipc.open_stream(stream)
+            rows = int(batches.schema.metadata[b"rows"])
+            for batch in batches:
+                for content in _rows(batch, limit):
+                    number += 1
+                    yield Record(number, content)
+            failure = pickle.load(stream)
+            if not failure and number != rows:
+                failure = ("damaged_file", f"{number} rows, though it says {rows}; {READ_BEFORE}")
+    except (EOFError, OSError, pa.ArrowException):
+        failure = ("damaged_file", f"reading it crashes, or takes more than {MEMORY >> 30} GiB; {READ_BEFORE}")
+    finally:
+        os.kill(child, signal.SIGKILL)  # it may not have been read to its end
+        os.waitpid(child, 0)
+    if isinstance(failure, OSError):
+        raise failure
+    if failure:
+        reason, detail = failure
+        lost = max(0, size * (rows - number) // rows) if rows else size
+        yield Record(number + 1, Refused(reason, detail, lost))
+
+
+def _send_parquet(file: Path, limit: int, out: IO[bytes]) -> None:
+    """Write the rows of a file as an Arrow stream, whose metadata say how many there are, and then what went wrong."""
+    most = MEMORY + 4 * limit
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    rows = 0
+    writer = None
+    failure: tuple[str, str] | OSError | None = None
     try:
         with pq.ParquetFile(file, buffer_size=1 << 20, page_checksum_verification=True) as table:
             rows = table.metadata.num_rows
             _require_names(table.schema_arrow.names)
             columns = _useful(table.schema_arrow)
             for position in range(table.num_row_groups):
-                # Not by column: Arrow's Python reads that part of a footer unguarded, and damage ends the process.
                 group = table.metadata.row_group(position)
                 at_once = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * group.num_rows // max(1, group.total_byte_size)))
-                for batch in table.iter_batches(at_once, row_groups=[position], columns=columns):
-                    for content in _rows(batch, limit):
-                        number += 1
-                        yield Record(number, content)
-            if number != rows:
-                raise pa.ArrowInvalid(f"{number} rows, though it says {rows}")
+                for batch in table.iter_batches(at_once, row_groups=[position], columns=columns, use_threads=False):
+                    writer = writer or pa.ipc.new_stream(out, batch.schema.with_metadata({"rows": str(rows)}))
+                    writer.write_batch(batch)
+    except Refused as refused:
+        failure = (refused.reason, refused.detail)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last is for the name of a column
-        yield _damage(error, number + 1, b"", max(0, size * (rows - number) // rows) if rows else size)
+        failure = ("damaged_file", f"{error}; {READ_BEFORE}")
+        if isinstance(error, OSError) and error.errno is not None:
+            failure = error  # of the machine, not of the file
+    (writer or pa.ipc.new_stream(out, pa.schema([], {"rows": str(rows)}))).close()
+    pickle.dump(failure, out)
 
 
 def _useful(schema: pa.Schema) -> list[str]:
@@ -406,4 +460,4 @@ def _damage(error: Exception, number: int, head: bytes, lost: int) -> Record:
     """The record for the rest of a damaged file. An error of the machine has an errno; libraries' own errors do not."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error
-    return Record(number, Refused("damaged_file", f"{error}; what is before this place was read", lost), head)
+    return Record(number, Refused("damaged_file", f"{error}; {READ_BEFORE}", lost), head)

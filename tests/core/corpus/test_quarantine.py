@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -199,6 +200,20 @@ def test_a_parquet_file_with_a_broken_name_of_a_column_is_one_record(tmp_path):
     data = (tmp_path / "x.parquet").read_bytes()
     (tmp_path / "x.parquet").write_bytes(data.replace(b"text", b"t\xfft\xff"))
     assert summary(read(tmp_path), tmp_path) == [("x.parquet:1", "damaged_file")]
+
+
+FAULTS = {"crash": lambda: os.kill(os.getpid(), signal.SIGKILL), "memory": lambda: bytearray(1 << 33)}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_parquet_file_that_takes_its_reader_down_is_one_record(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: FAULTS[name]() and [])
+    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "x.parquet")
+    (tmp_path / "y.txt").write_text("good")
+    bad, good = read(tmp_path)
+    assert (bad.place, bad.reason, good.text) == (f"{tmp_path}/x.parquet:1", "damaged_file", "good")
+    assert bad.detail == "reading it crashes, or takes more than 4 GiB; what is before this place was read"
+    assert bad.lost_bytes == (tmp_path / "x.parquet").stat().st_size
 
 
 def test_every_row_of_parquet_without_text_is_counted(tmp_path):
