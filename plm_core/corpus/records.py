@@ -402,7 +402,10 @@ def _send_parquet(file: Path, limit: int, out: IO[bytes]) -> None:
         with pq.ParquetFile(file, buffer_size=1 << 20, page_checksum_verification=True) as table:
             rows = table.metadata.num_rows
             _require_names(table.schema_arrow.names)
-            columns = _useful(table.schema_arrow)
+            # Python cannot represent every date of other columns, and vectors are expensive.
+            tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_integer, types.is_boolean)
+            kinds = [(f.name, f.type.value_type if types.is_dictionary(f.type) else f.type) for f in table.schema_arrow]
+            columns = [name for name, kind in kinds if any(test(kind) for test in tests)]
             for position in range(table.num_row_groups):
                 group = table.metadata.row_group(position)
                 at_once = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * group.num_rows // max(1, group.total_byte_size)))
@@ -417,13 +420,6 @@ def _send_parquet(file: Path, limit: int, out: IO[bytes]) -> None:
             failure = error  # of the machine, not of the file
     (writer or pa.ipc.new_stream(out, pa.schema([], {"rows": str(rows)}))).close()
     pickle.dump(failure, out)
-
-
-def _useful(schema: pa.Schema) -> list[str]:
-    """The columns of text and integers. Python cannot represent every date of others, and vectors are expensive."""
-    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_integer, types.is_boolean)
-    kinds = [(f.name, f.type.value_type if types.is_dictionary(f.type) else f.type) for f in schema]
-    return [name for name, kind in kinds if any(test(kind) for test in tests)]
 
 
 def _rows(batch: pa.RecordBatch, limit: int) -> Iterator[Mapping[str, object] | Refused]:
