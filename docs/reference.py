@@ -26,11 +26,10 @@ from flows.sweeps.space import Sweep
 from plm_core.benchmarks.pairs import PairsConfig
 from plm_core.benchmarks.prompts import FewshotConfig
 from plm_core.benchmarks.sources import ExamplesConfig
-from plm_core.corpus.clean import CleanConfig
+from plm_core.corpus.clean import OWN, Bounds, CleanConfig
 from plm_core.corpus.decontaminate import DecontaminateConfig
 from plm_core.corpus.measures import MEASURES
 from plm_core.corpus.mixture import MixtureConfig
-from plm_core.corpus.rules import OWN, Bounds
 from plm_core.corpus.sources import SOURCES
 from plm_core.corpus.split import SplitConfig
 from plm_core.evaluation.rules import GateRules

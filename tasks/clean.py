@@ -1,15 +1,12 @@
 """Stage clean: the documents of all sources in one order, without text that breaks a rule; removed text is kept."""
 
 import re
-from collections import Counter
-from pathlib import Path
 
 from plm_core.config import UserError
 from plm_core.corpus.clean import CleanConfig, clean_part, counted
-from plm_core.corpus.document import parts_of
+from plm_core.corpus.document import gather, parts_of
 from plm_core.corpus.language import require_known
 from plm_core.corpus.removal import KEPT, REMOVED, counts_of
-from plm_core.corpus.tables import gather
 from plm_core.shared import paths
 from tasks.runtime.pools import pool
 from tasks.runtime.stage import main, stage
@@ -24,11 +21,21 @@ def clean() -> None:
     if config.languages is not None:
         require_known(config.languages)
     with stage("clean", ["clean", "sources"], [paths.RAW]) as run:
+        raw = sorted(paths.RAW / f"{name}.parquet" for name in params.section_names("sources"))
+        for other in sorted(set(paths.RAW.glob("*.parquet")) - set(raw)):
+            print(f"{other}: belongs to no source in the parameters (sources); not read")
         with pool(run, config) as workers:
-            results = workers.map("clean", clean_part, [(part, config) for part in parts_of(_tables())])
+            results = workers.map("clean", clean_part, [(part, config) for part in parts_of(raw)])
+            # Before the text may be refused, so that people can look at what was removed.
             gather([result / REMOVED for result in results], REMOVALS)
             counts = counts_of(results)
-            _require_some(counts)
+            rules = [name for name in sorted(counts) if re.fullmatch("removed_[a-z]+_[^/]+", name)]
+            removed = {name.removeprefix("removed_"): counts[name] for name in rules}
+            if not counts["kept_documents"]:
+                raise UserError(
+                    f"clean: none of {counts['read_documents']} documents is left (removed: {removed}; "
+                    f"see {REMOVALS}); expected at least one: loosen the rules"
+                )
             gather([result / KEPT for result in results], paths.CLEAN)
         sources = sorted({name.partition("/")[0] for name in counts if "/" in name})
         names = counted(config) + sorted(name for name in counts if re.fullmatch("language_[a-z]+", name))
@@ -38,29 +45,7 @@ def clean() -> None:
         run.outputs += [paths.CLEAN, REMOVALS]
         print(
             f"documents: {counts['kept_documents']} of {counts['read_documents']}, "
-            f"paragraphs: {counts['kept_paragraphs']} of {counts['read_paragraphs']}; removed: {_removed(counts)}"
-        )
-
-
-def _tables() -> list[Path]:
-    """The tables of the sources in the parameters; those of former sources are not read."""
-    expected = sorted(paths.RAW / f"{name}.parquet" for name in params.section_names("sources"))
-    for other in sorted(set(paths.RAW.glob("*.parquet")) - set(expected)):
-        print(f"{other}: belongs to no source in the parameters (sources); not read")
-    return expected
-
-
-def _removed(counts: Counter[str]) -> dict[str, int]:
-    rules = [name for name in sorted(counts) if re.fullmatch("removed_[a-z]+_[^/]+", name)]
-    return {name.removeprefix("removed_"): counts[name] for name in rules}
-
-
-def _require_some(counts: Counter[str]) -> None:
-    """Raise UserError if no document is left; the removals are already written, for people to inspect."""
-    if not counts["kept_documents"]:
-        raise UserError(
-            f"clean: none of {counts['read_documents']} documents is left (removed: {_removed(counts)}; "
-            f"see {REMOVALS}); expected at least one: loosen the rules"
+            f"paragraphs: {counts['kept_paragraphs']} of {counts['read_paragraphs']}; removed: {removed}"
         )
 
 

@@ -7,23 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.corpus.decontaminate import (
-    HITS,
-    DecontaminateConfig,
-    decontaminate_part,
-    in_parts,
-    read_examples,
-    write_index,
-)
-from plm_core.corpus.deduplicate import deduplicate
-from plm_core.corpus.document import parts_of, read_documents
+from plm_core.corpus.decontaminate import HITS, DecontaminateConfig, decontaminate_part, in_groups, read_examples
+from plm_core.corpus.deduplicate import HELD_OUT, SidePart, deduplicate, split_part, write_side
+from plm_core.corpus.document import gather, parts_of, read_documents
 from plm_core.corpus.mixture import MixtureConfig, repeats
 from plm_core.corpus.normalize import paragraphs_of
 from plm_core.corpus.removal import KEPT, REMOVED, counts_of
-from plm_core.corpus.sides import HELD_OUT, SidePart, split_part, write_side
 from plm_core.corpus.split import SPLITS, SplitConfig
-from plm_core.corpus.tables import gather
-from plm_core.files import atomic_file, atomic_folder
+from plm_core.files import atomic_folder
 from plm_core.sections.deduplicate import DeduplicateConfig
 from plm_core.shared import paths
 from tasks.runtime.pools import pool
@@ -65,14 +56,13 @@ def deduplicate_and_split() -> None:
             else:
                 parts = [SidePart(side, (part, shares)) for part in found]
             left = Counter[str]()
-            for number, examples in enumerate(in_parts(_examples(side, against, folder), against)):
+            for number, examples in enumerate(in_groups(_examples(side, against, folder), against)):
                 if number:
                     print(f"{side}: pass {number + 1} to look for held-out text, too much for one pass", flush=True)
                 if side == "train":
                     counts.update(examples=len(examples), examples_too_short=examples.too_short)
                 index = workers.folder / f"examples-{side}-{number}.joblib"
-                with atomic_file(index) as file:
-                    write_index(examples, file)
+                examples.write_index(index)
                 results = workers.map(f"{side}-{number}", decontaminate_part, [(part, index) for part in parts])
                 parts = [
                     replace(part, removed=(*part.removed, result / REMOVED))
@@ -94,7 +84,12 @@ def deduplicate_and_split() -> None:
             removed += [result / REMOVED for result in written]
             counts.update(counts_of(written))
             if not counts[f"{side}_documents"]:
-                raise _nothing_on(side, counts)
+                kept = {k: n for k, n in counts.items() if k.endswith("_documents")}
+                raise UserError(
+                    f"split.{'valid' if side == 'train' else side}: no document falls on the side {side!r} (so far: "
+                    f"{kept}); expected at least one: ingest more documents (about fifty are enough for the demo's "
+                    "shares), change the shares, or loosen the rules"
+                )
             gather([result / KEPT for result in written], folder / f"{side}.parquet")
         gather(removed, REMOVALS)
         gather(hits, paths.CONTAMINATION)
@@ -106,6 +101,7 @@ def deduplicate_and_split() -> None:
 
 
 def _examples(side: str, against: DecontaminateConfig, written: Path) -> Iterator[tuple[str, str, str]]:
+    """What a side is compared with: the evaluation sets, and the sides already written."""
     for file in against.examples:
         yield from read_examples(file)
     if against.held_out:
@@ -113,15 +109,6 @@ def _examples(side: str, against: DecontaminateConfig, written: Path) -> Iterato
             for document in read_documents(written / f"{before}.parquet"):
                 for position, text in enumerate(paragraphs_of(document.text)):
                     yield before, f"{document.id}#{position}", text
-
-
-def _nothing_on(side: str, counts: Counter[str]) -> UserError:
-    share = "valid" if side == "train" else side
-    kept = {k: n for k, n in counts.items() if k.endswith("_documents")}
-    return UserError(
-        f"split.{share}: no document falls on the side {side!r} (so far: {kept}); expected at least one: ingest more "
-        "documents (about fifty are enough for the demo's shares), change the shares, or loosen the rules"
-    )
 
 
 if __name__ == "__main__":

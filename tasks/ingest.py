@@ -8,12 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 from plm_core.config import UserError, choose
-from plm_core.corpus.document import parts_of
+from plm_core.corpus.document import gather, parts_of
 from plm_core.corpus.ingest import COUNTS, DOCUMENTS, join_part, read_part, refused
 from plm_core.corpus.quarantine import Quarantined, quarantine_writer
 from plm_core.corpus.sources import SOURCES
-from plm_core.corpus.sources.source import Source
-from plm_core.corpus.tables import gather
 from plm_core.files import atomic_text
 from plm_core.shared import paths
 from tasks.runtime.pools import pool
@@ -34,9 +32,11 @@ def ingest(name: str) -> None:
         parts = parts_of((result / DOCUMENTS for result in read), unique=False)
         joined = workers.map("join", join_part, [(name, part) for part in parts])
         counts = sum((Counter[str](json.loads((result / COUNTS).read_bytes())) for result in joined), Counter[str]())
+        count, size = counts["documents"], counts["bytes"]
+
+        # The quarantine is written before anything is refused, so that people can look at what was wrong.
         reasons, lost = Counter[str](), Counter[Quarantined]()
         first: dict[str, Quarantined] = {}
-        # The quarantine is written before anything is refused, so that people can look at what was wrong.
         with quarantine_writer(rejected) as refuse:
             for record in refused([*read, *joined]):
                 refuse(record)
@@ -45,11 +45,29 @@ def ingest(name: str) -> None:
                 if record.lost_bytes:
                     lost[record] = record.lost_bytes
         bad = reasons.total()
-        count, size = counts["documents"], counts["bytes"]
+
+        # A source is refused for a file that is a stand-in, for many bytes that are not read, however few records stand
+        # for them, for many bad records, and if nothing is left.
+        share = f"expected a share of at most {source.max_quarantined} (sources.{name}.max_quarantined)"
         if pointer := first.get("lfs_pointer"):
             raise UserError(f"{pointer.place}: {pointer.detail} (the first of {reasons['lfs_pointer']} such files)")
-        _require_bytes(name, source, lost, size)
-        _require_enough(name, source, next(iter(first.values()), None), bad, count + bad)
+        if (missing := lost.total()) > source.max_quarantined * (size + missing):
+            [(worst, most)] = lost.most_common(1)
+            raise UserError(
+                f"{worst.place}: {worst.reason} ({worst.detail}); {most:,} bytes of the file are not read, in all "
+                f"{missing / (size + missing):.2%} of the source; {share}: mend or replace the file, or take it out of "
+                f"{source.input}"
+            )
+        if bad and bad >= source.min_quarantined and bad > source.max_quarantined * (count + bad):
+            record = next(iter(first.values()))
+            raise UserError(
+                f"{record.place}: {record.reason} ({record.detail}), the first of {bad} quarantined records of "
+                f"{count + bad} ({bad / (count + bad):.2%}; see {rejected}); {share}, or fewer than "
+                f"{source.min_quarantined} (sources.{name}.min_quarantined)"
+            )
+        if not count:
+            raise UserError(f"{source.input}: no documents in it; expected at least one text (sources.{name}.input)")
+
         gather([result / DOCUMENTS for result in joined], documents)
         found = {"records": count + bad, "documents": count, "bytes": size}
         known = {"reader": given["reader"]} | source.origin() | found
@@ -59,30 +77,6 @@ def ingest(name: str) -> None:
         run.outputs += [documents, rejected, origin]
         kept = f"{dict(sorted(reasons.items()))} (see {rejected})" if bad else "none"
         print(f"{name}: {count} documents, {size / 1e6:.1f} MB; quarantined: {kept}")
-
-
-def _require_bytes(name: str, source: Source, lost: Counter[Quarantined], read: int) -> None:
-    """Refuse a source of which too many bytes are not read, however few records stand for them."""
-    if (missing := lost.total()) > source.max_quarantined * (read + missing):
-        [(worst, size)] = lost.most_common(1)
-        raise UserError(
-            f"{worst.place}: {worst.reason} ({worst.detail}); {size:,} bytes of the file are not read, in all "
-            f"{missing / (read + missing):.2%} of the source; expected a share of at most {source.max_quarantined} "
-            f"(sources.{name}.max_quarantined): mend or replace the file, or take it out of {source.input}"
-        )
-
-
-def _require_enough(name: str, source: Source, first: Quarantined | None, bad: int, read: int) -> None:
-    """Refuse a source without documents, or with too many unusable records."""
-    if first and bad >= source.min_quarantined and bad > source.max_quarantined * read:
-        raise UserError(
-            f"{first.place}: {first.reason} ({first.detail}), the first of {bad} quarantined records of "
-            f"{read} ({bad / read:.2%}; see {paths.QUARANTINED}/{name}.jsonl); expected a share of at most "
-            f"{source.max_quarantined} (sources.{name}.max_quarantined), or fewer than {source.min_quarantined} "
-            f"(sources.{name}.min_quarantined)"
-        )
-    if read == bad:
-        raise UserError(f"{source.input}: no documents in it; expected at least one text (sources.{name}.input)")
 
 
 if __name__ == "__main__":

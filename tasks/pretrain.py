@@ -17,7 +17,7 @@ from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.loss import Batch, Loss
 from plm_core.shared import paths
-from plm_core.text.cooccurrence import begin_as_asked
+from plm_core.text.cooccurrence import begin_with_neighbours
 from plm_core.text.samplers import stream_seed
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
@@ -162,8 +162,8 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     if config.start:
         require_start(config, tokenizer.sha256, section)
         model.load_state_dict(checkpoint.load(Path(config.start.checkpoint)).model.state_dict())
-    else:
-        begin_as_asked(model, text)
+    elif model.config.initial_embeddings == "neighbours":
+        begin_with_neighbours(model.tokens.weight, text, model.config.initializer_range)
     return model
 
 

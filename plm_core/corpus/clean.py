@@ -1,22 +1,24 @@
 """Cleaning: normal form, masking, rules for paragraphs and documents, recording each removal with what was measured.
 
-Used by the clean stage. The result depends only on a document's text and the parameters, so parts of a corpus can be
-cleaned in any order and in parallel. Whatever is not kept is returned as a ``Removal``.
+Used by the clean stage. A rule is a measure with its bounds and its own arguments. The result depends only on a
+document's text and the parameters, so parts of a corpus can be cleaned in any order and in parallel.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
-from plm_core.config import section
+from pydantic import BeforeValidator, PositiveInt
+
+from plm_core.config import UserError, did_you_mean, from_dict, section
 from plm_core.corpus.document import Document, Part, document_writer
 from plm_core.corpus.language import LanguageConfig, language_of
 from plm_core.corpus.masking import Kind, mask
-from plm_core.corpus.measures.text import Text
+from plm_core.corpus.measures import LONG_LINE, MEASURES, POLICY_PHRASES, SHORT_LINE, STOP_WORDS, Text
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs
 from plm_core.corpus.removal import KEPT, Removal, removal_log
-from plm_core.corpus.rules import Bounds, Rules
 
 EMPTY = "empty"
 """The rule that removes a document with no paragraph left."""
@@ -29,8 +31,87 @@ LANGUAGE_KEY = "detected_language"
 
 
 @section
+class Bounds:
+    """The allowed range of a measure, including the ends."""
+
+    min: float | None = None
+    """A text with less is removed."""
+    max: float | None = None
+    """A text with more is removed."""
+
+    def __post_init__(self) -> None:
+        if self.min is None and self.max is None:
+            raise ValueError("min: missing, and max too; expected at least one of them")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min: {self.min} is more than max ({self.max}); expected min to be at most max")
+
+    def measured(self, name: str, text: Text) -> float:
+        """The measure of a text, with the arguments of this rule."""
+        return MEASURES[name](text, **{key: value for key, value in vars(self).items() if key not in ("min", "max")})
+
+
+@section
+class StopWords(Bounds):
+    """The rule ``stop_words``."""
+
+    words: tuple[str, ...] = STOP_WORDS
+    """The words to look for: the most frequent ones of your language, in lowercase."""
+
+
+@section
+class PolicyPhrases(Bounds):
+    """The rule ``policy_phrases``."""
+
+    phrases: tuple[str, ...] = POLICY_PHRASES
+    """The phrases to look for, in lowercase."""
+
+
+@section
+class LongLines(Bounds):
+    """The rule ``long_lines``."""
+
+    characters: PositiveInt = LONG_LINE
+    """The shortest long line."""
+
+
+@section
+class ShortLines(Bounds):
+    """The rule ``short_line_share``."""
+
+    characters: PositiveInt = SHORT_LINE
+    """The longest short line."""
+
+
+OWN: dict[str, type[Bounds]] = {
+    "stop_words": StopWords,
+    "policy_phrases": PolicyPhrases,
+    "long_lines": LongLines,
+    "short_line_share": ShortLines,
+}
+"""The rules with arguments of their own; the other measures only have bounds."""
+
+
+def _read(rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse each rule as the class for its name; ValueError if there is no such measure, or a rule is invalid."""
+    if unknown := next((name for name in rules if name not in MEASURES), None):
+        hint = did_you_mean(unknown, MEASURES) or f"; expected one of {', '.join(MEASURES)}"
+        raise ValueError(f"{unknown}: unknown measure{hint}")
+    try:
+        return {
+            name: rule if isinstance(rule, Bounds) else from_dict(OWN.get(name, Bounds), rule, name)
+            for name, rule in rules.items()
+        }
+    except UserError as error:
+        raise ValueError(str(error)) from error
+
+
+Rules = Annotated[dict[str, Bounds], BeforeValidator(lambda given: _read(given) if isinstance(given, dict) else given)]
+"""Rules by measure; the first one that a text breaks is the reason for its removal."""
+
+
+@section
 class CleanConfig:
-    """Section ``clean`` of the parameters. Each measure named here (``plm_core/corpus/measures``) is a rule."""
+    """Section ``clean`` of the parameters. Each measure named here (``plm_core/corpus/measures.py``) is a rule."""
 
     paragraphs: Rules = field(default_factory=dict)
     """Rules by measure: a paragraph outside the bounds is removed. The first broken rule is the reason."""
@@ -51,15 +132,15 @@ class Cleaned:
     """The result of cleaning a document."""
 
     document: Document | None
-    """What is left of the document; None: the last removal is the document's."""
+    """What is left; None: the last removal is the document's."""
     removals: list[Removal]
     """The paragraphs that were removed, by place, and finally the document itself if it was removed."""
     paragraphs: int
-    """The number of paragraphs that it had."""
+    """How many it had."""
     masked: Mapping[Kind, int]
     """How often each kind was masked, including in what was removed."""
     language: str | None
-    """The code of the identified language; None: there was no identification."""
+    """The identified language, if there was identification."""
 
 
 def clean_part(work: tuple[Part, CleanConfig], folder: Path) -> None:
@@ -82,17 +163,18 @@ def clean_document(document: Document, config: CleanConfig) -> Cleaned:
     parts = paragraphs(text)
     kept, removals = [], []
     for place, part in enumerate(parts):
-        broken = broken_rule(part, config.paragraphs)
-        if broken:
+        if broken := broken_rule(part, config.paragraphs):
             removals.append(Removal(document.id, place, document.source, *broken, part))
         else:
             kept.append(part)
     left = BETWEEN.join(kept)
-    broken = (EMPTY, f"0 of {len(parts)} paragraphs kept")
+    broken = None if kept else (EMPTY, f"0 of {len(parts)} paragraphs kept")
     language = None
-    if kept:
-        broken, language = _language_rule(left, config.languages)
-        broken = broken or broken_rule(left, config.documents)
+    if not broken and config.languages is not None:
+        language, confidence = language_of(left, config.languages.min_confidence)
+        if language not in config.languages.keep:
+            broken = (LANGUAGE, f"{language} {confidence:.3f}; expected {', '.join(config.languages.keep)}")
+    broken = broken or broken_rule(left, config.documents)
     if broken:
         removals.append(Removal(document.id, None, document.source, *broken, left))
         return Cleaned(None, removals, len(parts), masked, language)
@@ -137,24 +219,15 @@ def counted(config: CleanConfig) -> list[str]:
 
 def broken_rule(text: str, rules: Mapping[str, Bounds]) -> tuple[str, str] | None:
     """The first rule that the text breaks, with the value and the bound (``3 < min 4``); None if it breaks none."""
+
+    def number(value: float) -> str:
+        return str(int(value)) if value == int(value) else format(value, ".6g")
+
     measured = Text(text)
     for name, bounds in rules.items():
         value = bounds.measured(name, measured)
         if bounds.min is not None and value < bounds.min:
-            return name, f"{_number(value)} < min {_number(bounds.min)}"
+            return name, f"{number(value)} < min {number(bounds.min)}"
         if bounds.max is not None and value > bounds.max:
-            return name, f"{_number(value)} > max {_number(bounds.max)}"
+            return name, f"{number(value)} > max {number(bounds.max)}"
     return None
-
-
-def _language_rule(text: str, config: LanguageConfig | None) -> tuple[tuple[str, str] | None, str | None]:
-    if config is None:
-        return None, None
-    language, confidence = language_of(text, config.min_confidence)
-    if language in config.keep:
-        return None, language
-    return (LANGUAGE, f"{language} {confidence:.3f}; expected {', '.join(config.keep)}"), language
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else format(value, ".6g")

@@ -11,7 +11,6 @@ Shapes: G n-grams of the examples, P parts of examples, E examples.
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -21,15 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from plm_core.config import Share, UserError, section
-from plm_core.corpus.document import Document
+from plm_core.corpus.deduplicate import SidePart
+from plm_core.corpus.document import Document, row_writer
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs_of
 from plm_core.corpus.quarantine import Refused
 from plm_core.corpus.records import records
 from plm_core.corpus.removal import Removal, removal_log
 from plm_core.corpus.shingles import Words, batches, words
-from plm_core.corpus.sides import SidePart
-from plm_core.corpus.tables import RowWriter, row_writer
-from plm_core.files import sha256_file
+from plm_core.files import atomic_file, sha256_file
 
 PART = 40
 """The words of a part of an example; the last part ends with the example, so it overlaps the one before."""
@@ -86,39 +84,23 @@ SCHEMA = pa.schema(
         ("text", pa.string()),
     ]
 )
+HITS = "hits.parquet"
+"""The file of hits in a part, in addition to its removals."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """An evaluation example found in a document."""
+class Hit:
+    """An evaluation example found in a document, which lost text because of it: a row of the contamination report."""
 
     evaluation: str
-    """The name of the evaluation set."""
     example: str
-    """The example's name: the document and its paragraph, or the file's line and the field."""
+    """Its name: the document and its paragraph, or the file's line and the field."""
+    document: str
     overlap: float
     """The share of the n-grams of the example, or of its best-matching part, that the document contains."""
     paragraphs: list[int]
     """The paragraphs of the document that they touch, in order."""
-
-
-@dataclass(frozen=True)
-class Hit(Found):
-    """A match, with the document that lost text because of it: the columns of the contamination report."""
-
-    document: str
-    """The document's id."""
     text: str
-    """The paragraphs."""
-
-
-def hit_writer(path: Path) -> AbstractContextManager[RowWriter[Hit]]:
-    """Yield a writer whose hits become the Parquet file ``path`` when the block succeeds."""
-    return row_writer(path, SCHEMA, asdict)
-
-
-HITS = "hits.parquet"
-"""The file of hits in a part, in addition to its removals."""
 
 
 @dataclass(frozen=True)
@@ -138,56 +120,52 @@ class Index:
     ends: np.ndarray
     """``[E + 1]``, where in ``names`` each begins, and where the last one ends."""
 
-    def find(self, documents: Sequence[Sequence[str]]) -> list[list[Found]]:
-        """The examples found in each document, which is given as its paragraphs."""
-        flat = words([paragraph for document in documents for paragraph in document])
-        last = np.cumsum([len(document) for document in documents])
+    def find(self, documents: Sequence[Document], paragraphs: Sequence[Sequence[str]]) -> list[list[Hit]]:
+        """The examples found in each document, given with its paragraphs."""
+        flat = words([text for texts in paragraphs for text in texts])
+        last = np.cumsum([len(texts) for texts in paragraphs])
         edges = np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))
         starts = edges[:-1]
         ends = edges[last]
         joined = Words(flat.hashes, ends)
-        results: list[dict[int, Found]] = [{} for _ in documents]
+        found: list[dict[int, tuple[float, set[int]]]] = [{} for _ in documents]
         for n, table in self.tables.items():
             shingles = joined.shingles(n)
             shared, entry = table.matches(shingles.hashes)
             if not len(shared):
                 continue
+            # Matches of one part of an example in one document come together, and in it those of one n-gram, of which
+            # the repetitions do not count.
             place, part = shingles.places[shared], table.parts[entry]
             document = np.searchsorted(ends, place, side="right")
             order = np.lexsort((entry, part, document))
             document, part, entry, place = document[order], part[order], entry[order], place[order]
             bounds = np.flatnonzero(np.diff(document, prepend=-1) | np.diff(part, prepend=-1))
-            # An n-gram that is repeated within the document counts once.
             new = np.concatenate(([True], np.diff(entry) != 0))
             new[bounds] = True
             counts = np.add.reduceat(new, bounds)
             for first, stop, number in zip(bounds, [*bounds[1:], len(part)], counts, strict=True):
                 overlap = int(number) / int(self.sizes[part[first]])
-                if overlap >= self.overlap:
-                    row = int(document[first])
-                    example = int(self.example[part[first]])
-                    before = int(last[row - 1]) if row else 0
-                    touched = _touched(place[first:stop], n, starts, before)
-                    results[row][example] = self._joined(example, overlap, touched, results[row].get(example))
-        return [list(found.values()) for found in results]
-
-    def _joined(self, example: int, overlap: float, touched: set[int], other: Found | None) -> Found:
-        """Combine the matches of several parts of one example."""
-        if other:
-            overlap = max(overlap, other.overlap)
-            touched = touched | set(other.paragraphs)
-        evaluation, name = self.names[slice(*self.ends[example : example + 2])].tobytes().decode().split("\0", 1)
-        return Found(evaluation, name, overlap, sorted(touched))
-
-
-def _touched(places: np.ndarray, n: int, starts: np.ndarray, before: int) -> set[int]:
-    """The paragraphs touched by n-grams at ``places``, counted from the document's first, which ``before`` others
-    precede.
-
-    ``starts``: the word with which each paragraph begins.
-    """
-    spans = np.searchsorted(starts, np.concatenate((places, places + n - 1)), side="right") - 1
-    return {p - before for low, high in set(map(tuple, spans.reshape(2, -1).T.tolist())) for p in range(low, high + 1)}
+                if overlap < self.overlap:
+                    continue
+                row = int(document[first])
+                example = int(self.example[part[first]])
+                before = int(last[row - 1]) if row else 0
+                most, touched = found[row].get(example, (0.0, set[int]()))
+                words_of = np.concatenate((place[first:stop], place[first:stop] + n - 1))
+                spans = np.searchsorted(starts, words_of, side="right") - 1 - before
+                for low, high in set(map(tuple, spans.reshape(2, -1).T.tolist())):
+                    touched.update(range(low, high + 1))
+                found[row][example] = max(most, overlap), touched
+        hits: list[list[Hit]] = [[] for _ in documents]
+        for own, whole, texts, examples in zip(hits, documents, paragraphs, found, strict=True):
+            for example, (overlap, touched) in examples.items():
+                names = self.names[slice(*self.ends[example : example + 2])].tobytes().decode()
+                evaluation, name = names.split("\0", 1)
+                places = sorted(touched)
+                text = BETWEEN.join(texts[place] for place in places)
+                own.append(Hit(evaluation, name, whole.id, overlap, places, text))
+        return hits
 
 
 class Table:
@@ -217,8 +195,7 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
     """Yield the evaluation set, name and text of every text field of its records; for text files, of every line.
 
     Raises:
-        UserError: the file is missing, not the one that ``sha256`` names, holds no text, or a record of it cannot be
-            read.
+        UserError: the file is missing, not the one that ``sha256`` names, holds no text, or a record cannot be read.
     """
     path = Path(given.file)
     if not path.is_file():
@@ -243,13 +220,12 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
 
 
 class Examples:
-    """Evaluation examples to be indexed."""
+    """Evaluation examples to be indexed; its length and ``words`` are of those that are long enough."""
 
     def __init__(self, config: DecontaminateConfig) -> None:
         self.too_short = 0
         """The number of examples with too few words to be searched for."""
         self.words = 0
-        """The words of the examples that are searched for."""
         self._config = config
         self._names: list[str] = []
         self._known: set[bytes] = set()
@@ -258,7 +234,6 @@ class Examples:
         self._example: list[int] = []
 
     def __len__(self) -> int:
-        """The number of examples that are searched for."""
         return len(self._names)
 
     def add(self, examples: Sequence[tuple[str, str, str]]) -> None:
@@ -293,7 +268,6 @@ class Examples:
                 self._example.append(number)
 
     def index(self) -> Index:
-        """Build the index to search documents for the examples."""
         columns = {n: [np.concatenate(column) for column in zip(*self._found[n], strict=True)] for n in self._found}
         names = [name.encode() for name in self._names]
         return Index(
@@ -305,56 +279,53 @@ class Examples:
             np.cumsum([0, *map(len, names)]),
         )
 
+    def write_index(self, path: Path) -> None:
+        with atomic_file(path) as file:
+            joblib.dump(self.index(), file)
 
-def in_parts(examples: Iterable[tuple[str, str, str]], config: DecontaminateConfig) -> Iterator[Examples]:
+
+def in_groups(examples: Iterable[tuple[str, str, str]], config: DecontaminateConfig) -> Iterator[Examples]:
     """Yield groups of examples that are searched for together, from (evaluation set, name, text)."""
-    part = Examples(config)
-    for group in batches(examples, lambda example: example[2]):
-        if part.words >= WORDS_AT_ONCE:
-            yield part
-            part = Examples(config)
-        part.add(group)
-    yield part
+    group = Examples(config)
+    for some in batches(examples, lambda example: example[2]):
+        if group.words >= WORDS_AT_ONCE:
+            yield group
+            group = Examples(config)
+        group.add(some)
+    yield group
 
 
-def write_index(examples: Examples, file: Path) -> None:
-    """Write the index of the examples, for ``decontaminate_part``."""
-    joblib.dump(examples.index(), file)
+@functools.lru_cache(maxsize=1)
+def opened(file: Path) -> Index:
+    """The index in a file, mapped into memory."""
+    index: Index = joblib.load(file, mmap_mode="r")
+    return index
 
 
 def decontaminate_part(work: tuple[SidePart, Path], folder: Path) -> None:
     """Write the paragraphs of a side that hold examples of an index, the hits, and the counts of what is left."""
     part, index = work
-    with removal_log(folder) as log, hit_writer(folder / HITS) as hits:
-        for document, removals, found in decontaminate(part.documents(), _opened(index)):
-            for hit in found:
-                hits.write(hit)
+    with removal_log(folder) as log, row_writer(folder / HITS, SCHEMA, asdict) as written:
+        for document, removals, hits in decontaminate(part.documents(), opened(index)):
+            for hit in hits:
+                written.write(hit)
             log.remove(document, removals)
             if document.text:
                 log.keep(document, part.side)
-
-
-@functools.lru_cache(maxsize=1)
-def _opened(file: Path) -> Index:
-    index: Index = joblib.load(file, mmap_mode="r")
-    return index
 
 
 def decontaminate(documents: Iterable[Document], index: Index) -> Iterator[tuple[Document, list[Removal], list[Hit]]]:
     """Yield each document without the paragraphs that contain examples, with those paragraphs and the examples."""
     for group in batches(documents, lambda document: document.text):
         split = [paragraphs_of(document.text) for document in group]
-        for document, paragraphs, found in zip(group, split, index.find(split), strict=True):
+        for document, paragraphs, hits in zip(group, split, index.find(group, split), strict=True):
             reasons: dict[int, str] = {}
-            hits = []
-            for one in found:
-                text = BETWEEN.join(paragraphs[position] for position in one.paragraphs)
-                hits.append(Hit(**vars(one), document=document.id, text=text))
-                for position in one.paragraphs:
-                    reasons.setdefault(position, f"{one.evaluation} {one.example} (overlap {one.overlap:.2f})")
+            for hit in hits:
+                for place in hit.paragraphs:
+                    reasons.setdefault(place, f"{hit.evaluation} {hit.example} (overlap {hit.overlap:.2f})")
             removals = [
-                Removal(document.id, position, document.source, "contaminated", reason, paragraphs[position])
-                for position, reason in sorted(reasons.items())
+                Removal(document.id, place, document.source, "contaminated", reason, paragraphs[place])
+                for place, reason in sorted(reasons.items())
             ]
-            kept = BETWEEN.join(text for position, text in enumerate(paragraphs) if position not in reasons)
+            kept = BETWEEN.join(text for place, text in enumerate(paragraphs) if place not in reasons)
             yield replace(document, text=kept), removals, hits

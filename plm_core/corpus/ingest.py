@@ -20,8 +20,6 @@ from plm_core.files import scratch_folder
 
 DOCUMENTS, REFUSED, COUNTS = "documents.parquet", "refused.jsonl", "counts.json"
 """Files: the documents read or joined, in the order of their ids; refused records; counts of documents and bytes."""
-
-
 CHARACTERS_AT_ONCE = 1 << 26
 """Characters of documents that are sorted in memory; larger inputs are written to disk in sorted runs and merged."""
 OBJECTS = 500
@@ -43,12 +41,11 @@ def read_part(work: tuple[str, Readable], folder: Path) -> None:
                 else:
                     refuse(record)
 
-        write_documents(folder / DOCUMENTS, sorted_by_id(documents(), scratch))
+        write_documents(folder / DOCUMENTS, _sorted_by_id(documents(), scratch))
 
 
-def sorted_by_id(documents: Iterable[Document], scratch: Path) -> Iterator[Document]:
-    """Yield documents in the order of their ids, those with the same one in their original order: an external merge
-    sort, in an existing folder on a disk with room for all of them."""
+def _sorted_by_id(documents: Iterable[Document], scratch: Path) -> Iterator[Document]:
+    """An external merge sort in an existing folder; documents with the same id stay in their order."""
     runs: list[list[Path]] = []  # by how often their content was merged
     names = (scratch / f"run-{number:05d}.parquet" for number in count())
 
@@ -99,7 +96,7 @@ def join_part(work: tuple[str, Part], folder: Path) -> None:
 
 
 def refused(results: Iterable[Path]) -> Iterator[Quarantined]:
-    """Yield the records that were refused, in the order of the results."""
+    """The records that were refused, in the order of the results."""
     for result in results:
         with (result / REFUSED).open(encoding="utf-8") as file:
             yield from (Quarantined(**json.loads(line)) for line in file)

@@ -13,7 +13,7 @@ or "section".
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 Kind = Literal["email", "ip", "phone"]
@@ -43,39 +43,20 @@ _NORTH_AMERICAN = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Form:
-    """A pattern for one kind."""
-
-    hint: re.Pattern[str]
-    """Occurs in every text with a match; begins with a rare character, so that a text without it is skipped fast."""
-    pattern: re.Pattern[str]
-    replacement: Callable[[re.Match[str]], str]
-    """The replacement of a match: the placeholder, or the match itself if it is a false positive."""
-
-
 def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, dict[Kind, int]]:
     """The text with placeholders, and how many of each of ``kinds`` there are (0 too). Line ends do not change."""
-    counts: dict[Kind, int] = {}
-    for kind in kinds:
-        counts[kind] = 0
-        for form in _FORMS[kind]:
-            if form.hint.search(text):
-                text, count = _replaced(text, form)
-                counts[kind] += count
-    return text, counts
+    counts: dict[Kind, int] = dict.fromkeys(kinds, 0)
 
-
-def _replaced(text: str, form: _Form) -> tuple[str, int]:
-    count = 0
-
-    def put(found: re.Match[str]) -> str:
-        nonlocal count
-        new = form.replacement(found)
-        count += new != found[0]
+    def put(kind: Kind, replacement: Callable[[re.Match[str]], str], found: re.Match[str]) -> str:
+        new = replacement(found)
+        counts[kind] += new != found[0]
         return new
 
-    return form.pattern.sub(put, text), count
+    for kind in counts:
+        for hint, pattern, replacement in _FORMS[kind]:
+            if hint.search(text):
+                text = pattern.sub(partial(put, kind, replacement), text)
+    return text, counts
 
 
 def _ipv4(found: re.Match[str]) -> str:
@@ -98,14 +79,16 @@ def _international(found: re.Match[str]) -> str:
     return PHONE if 8 <= len(digits) <= 15 and not decimal and not digits.endswith("00000") else found[0]
 
 
-_FORMS: dict[Kind, tuple[_Form, ...]] = {
-    "email": (_Form(re.compile("@"), _EMAIL, lambda _: EMAIL),),
+_FORMS: dict[Kind, tuple[tuple[re.Pattern[str], re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = {
+    "email": ((re.compile("@"), _EMAIL, lambda _: EMAIL),),
     "ip": (
-        _Form(re.compile(r"[0-9]\.[0-9]"), _IPV4, _ipv4),
-        _Form(re.compile(r":[0-9A-Fa-f]{0,4}:"), _IPV6, lambda found: IPV6 if _public(found[0]) else found[0]),
+        (re.compile(r"[0-9]\.[0-9]"), _IPV4, _ipv4),
+        (re.compile(r":[0-9A-Fa-f]{0,4}:"), _IPV6, lambda found: IPV6 if _public(found[0]) else found[0]),
     ),
     "phone": (
-        _Form(re.compile(r"\+[1-9]"), _INTERNATIONAL, _international),
-        _Form(re.compile(r"[0-9]{3}[-. ][0-9]{4}"), _NORTH_AMERICAN, lambda _: PHONE),
+        (re.compile(r"\+[1-9]"), _INTERNATIONAL, _international),
+        (re.compile(r"[0-9]{3}[-. ][0-9]{4}"), _NORTH_AMERICAN, lambda _: PHONE),
     ),
 }
+"""For each kind: a hint that occurs in every text with a match, and begins with a rare character, so that a text
+without it is skipped fast; the pattern; and the placeholder for a match, or the match itself if it is none."""

@@ -1,17 +1,13 @@
-"""MinHash deduplication: exact and near duplicates among many texts, part by part, as clusters.
+"""MinHash deduplication: exact and near duplicates among many texts, part by part in a ``Pool``, as clusters.
 
-Used by ``deduplicate``. Broder 1997 (resemblance of shingle sets, min-wise hashing); Leskovec, Rajaraman and Ullman
-2020, chapter 3 (bands). Signatures are computed by rensa. A ``Pool`` does all but the last step: a part's texts are
-indexed, with their keys and buckets in order; a range of keys or buckets is gathered from all indexes, so that equal
-ones come together; and the candidate pairs are compared, by the Jaccard similarity of their shingles, not of their
-signatures. A text takes about 30 bytes of memory, whatever its length.
+Broder 1997 (resemblance of shingle sets, min-wise hashing); Leskovec, Rajaraman and Ullman 2020, chapter 3 (bands). A
+part's texts are indexed, with their keys and buckets in order; a range of keys or buckets is gathered from all indexes,
+so that equal ones come together; and the candidate pairs are compared, by the Jaccard similarity of their shingles, not
+of their signatures. A text takes about 30 bytes of memory, whatever its length.
 
-Rows are numbered in the order given: when texts come sorted by id, the smallest row is the smallest id, and the result
-does not depend on the order in which they arrived. A pair (a, b) of rows among N texts is the number a N + b, so that
-sorted pairs have those of the same a together.
-
-Shapes: N texts, of one part or of all, K values of a signature, b buckets of a text, E entries of an index or a range,
-P pairs.
+Rows are numbered in the order given, so that the smallest is that of the smallest id. A pair (a, b) of rows among N
+texts is the number a N + b. Shapes: N texts, of one part or of all, K values of a signature, b buckets of a text, E
+entries of an index or a range, P pairs.
 """
 
 import functools
@@ -76,10 +72,8 @@ class Duplicates:
 def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplicates:
     """Group texts that are exact or near duplicates of each other, directly or through others.
 
-    Args:
-        indexes: a folder whose subfolders, by name, were written by ``write_index`` for each part.
-        similarity: how candidates were found, and the threshold for their exact comparison.
-        pool: runs the work; its folder takes about as much disk space as the indexes, in addition to them.
+    ``indexes`` is a folder whose subfolders, by name, were written by ``write_index`` for each part. The pool's folder
+    takes about as much disk space again.
 
     Raises:
         UserError: there are 2^31 texts or more, which scipy's graphs cannot number.
@@ -190,10 +184,7 @@ def find_copies(work: tuple[Path, int, int], folder: Path) -> None:
 
 
 def find_candidates(work: tuple[Path, Path, int, int], folder: Path) -> None:
-    """Write the pairs to be compared, of texts that share a bucket of a range.
-
-    Exact copies are left out, because they would be in all buckets of their first.
-    """
+    """Write the pairs to be compared, of texts that share a bucket of a range; not of copies, which are in all."""
     indexes, copies, *bounds = work
     buckets, rows = _gathered(indexes, BUCKETS, *bounds)
     again = mapped(copies)
@@ -296,14 +287,12 @@ class Index:
 
     def __init__(self, indexes: Path) -> None:
         self.parts = results_of(indexes)
-        """The folders of the indexes."""
         self._ends = [np.load(part / ENDS, mmap_mode="r") for part in self.parts]
         self.begins = np.cumsum([0, *map(len, self._ends)])
         """The first row of each part, then N."""
         self._hashes: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
-        """N."""
         return int(self.begins[-1])
 
     def divided(self, rows: np.ndarray) -> list[tuple[int, np.ndarray]]:
@@ -335,7 +324,7 @@ def mapped(file: Path) -> np.ndarray:
 
 
 def write_numbers(file: Path, numbers: np.ndarray) -> None:
-    """Write integers for ``mapped`` to read; OSError if the disk is full, which numpy's ``tofile`` may not notice."""
+    """Write integers for ``mapped``; numpy's ``tofile`` may not notice that the disk is full."""
     file.write_bytes(numbers.astype("<u8").tobytes())
 
 

@@ -33,10 +33,9 @@ def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]
     """How often the documents of each source occur in the training split, given each source's bytes there.
 
     Raises:
-        UserError: ``shares`` names other sources than those with training text.
+        UserError: ``shares``, which must be set, names other sources than those with training text.
     """
-    if config.shares is None:
-        return dict.fromkeys(sizes, 1.0)
+    assert config.shares is not None
     require_sources(config, sizes)
     total = min(sizes[name] * config.max_repeats / share for name, share in config.shares.items())
     return {name: total * share / sizes[name] for name, share in config.shares.items()}

@@ -1,9 +1,9 @@
 """Work on the parts of a corpus, by all processes that share one folder, on this machine and on others.
 
-Used by stages that read the corpus. A job is a function and its items, kept in the folder. The folder of an item's
-result is its completion marker: it appears when it is whole, so a stage that is run again does only what is missing. A
-process locks the item that it works on, and the system frees the lock when the process or its machine ends. Nothing
-depends on the locks except time: an item that is done twice gives identical bytes.
+A job is a function and its items, kept in the folder. The folder of an item's result is its completion marker: it
+appears when it is whole, so a stage that is run again does only what is missing. A process locks the item that it works
+on, and the system frees the lock when the process or its machine ends. Nothing depends on the locks except time: an
+item that is done twice gives identical bytes.
 
 ``python -m plm_core.corpus.pool FOLDER CORES`` starts processes that join the work of a folder, which need not exist
 yet, and end with the process that started them.
@@ -60,8 +60,7 @@ class Pool:
             items: picklable, of few bytes each apart from what they share.
 
         Raises:
-            UserError: ``function`` raised it for an item, here or elsewhere.
-            OSError: likewise, for example because the disk is full.
+            UserError, OSError: ``function`` raised it for an item, here or elsewhere.
         """
         job = self.folder / name
         for failed in job.glob("*.error"):
@@ -85,7 +84,6 @@ class Pool:
         return results
 
     def end(self) -> None:
-        """End the processes that work here."""
         for process in self._others:
             process.terminate()  # half-done results have no final name yet
         for process in self._others:

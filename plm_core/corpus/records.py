@@ -1,8 +1,8 @@
 """A file as a stream of records: text, JSON lines, CSV, TSV or Parquet, all but the last plain or compressed.
 
-Used by sources, surveys, and examples of tasks and evaluation sets. At most one record of a line format is in memory;
-one longer than allowed is refused without being held. Nothing found *in* a file raises an exception here: a bad record
-is yielded with the reason why it was refused, and the unreadable rest of a damaged file is one bad record.
+At most one record of a line format is in memory; one longer than allowed is refused without being held. Nothing found
+*in* a file raises an exception here: a bad record is yielded with the reason why it was refused, and the unreadable
+rest of a damaged file is one bad record.
 """
 
 import csv
@@ -10,10 +10,14 @@ import gzip
 import io
 import json
 import math
+import os
+import pickle
 import re
+import resource
+import signal
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +37,7 @@ HEAD = 1024
 PIECE = 1 << 16
 """Bytes read at once when a line is skipped."""
 ZSTD_PIECE = 1 << 7
-"""Packed bytes given to zstd at once: four of them can unfold to 128 kB, and what they unfold to is held."""
+"""Packed bytes given to zstd at once: four of them can unfold to 128 kB, which are held."""
 LONGEST_WINDOW = 1 << 31
 """How far back zstd may refer, as in files that are packed with ``zstd --long=31``."""
 BOM = b"\xef\xbb\xbf"
@@ -44,13 +48,18 @@ READABLE = (
 DELIMITERS = ",;|\t"
 """What separates the columns of a .csv, the most usual first."""
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
-"""How the file begins that stands for another one in a clone without Git LFS."""
+"""The beginning of a file that stands for another one in a clone without Git LFS."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 ROWS_AT_ONCE = 8
 """The most rows of Parquet in memory."""
 BYTES_AT_ONCE = 1 << 25
 """The most bytes of these rows if they are of similar size, unless a single row has more."""
+MEMORY = 1 << 32
+"""The bytes of memory that reading a Parquet file may take, besides four times its longest record."""
+PIPE = 1 << 20
+"""The bytes that pass at once between the process that reads a Parquet file and this one."""
+READ_BEFORE = "what is before this place was read"
 
 Stream = IO[bytes] | gzip.GzipFile
 
@@ -85,21 +94,6 @@ class _Zstd(io.RawIOBase):
         return count
 
 
-def opened(raw: IO[bytes], packing: str) -> Stream:
-    """The bytes of an open file as a stream, decompressed when its name ends with one of ``COMPRESSIONS``.
-
-    Raises, here or while the stream is read:
-        OSError: the file cannot be read, then with an ``errno``; or it is not a compressed file, then without.
-        EOFError, zlib.error, zstandard.ZstdError: it is damaged or truncated.
-    """
-    if packing not in COMPRESSIONS:
-        return raw
-    if not raw.read(1):
-        raise EOFError("the file is empty; a compressed file never is")
-    raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if packing == ".gz" else io.BufferedReader(_Zstd(raw), PIECE)
-
-
 class Lines:
     """The lines of a stream as bytes, with the place and beginning of their record.
 
@@ -108,21 +102,16 @@ class Lines:
 
     def __init__(self, stream: Stream, limit: int, quotes: bool) -> None:
         """With ``quotes``, a record continues over line ends while a quote is open."""
-        self.start = 1
-        """The first line of the record."""
-        self.head = b""
-        """How the record begins."""
-        self._stream = stream
-        self._limit = limit
-        self._quotes = quotes
+        self._stream, self._limit, self._quotes = stream, limit, quotes
         self._number = 0
-        self._size = 0
-        self._open = False
+        self.begin()
 
     def begin(self) -> None:
         """Begin a new record with the next line."""
         self.start = self._number + 1
+        """The first line of the record."""
         self.head = b""
+        """How the record begins."""
         self._size = 0
         self._open = False
 
@@ -158,11 +147,7 @@ class Lines:
 
 
 def decoded(data: bytes) -> str:
-    """The text of UTF-8 bytes.
-
-    Raises:
-        Refused: invalid UTF-8, or a NUL, which does not occur in text and ends it for many programs.
-    """
+    """The text of UTF-8 bytes; Refused if it is invalid, or has a NUL, which ends a text for many programs."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -179,14 +164,17 @@ def too_long(limit: int) -> Refused:
     return Refused("too_long", f"more than {limit} bytes; expected at most this many (max_record_bytes of its source)")
 
 
+Content = Mapping[str, object] | str | Refused
+"""The fields of a record; the text, for a text file; or why it cannot be used."""
+
+
 @dataclass(frozen=True)
 class Record:
     """One record of a file."""
 
     number: int
     """The line on which it begins, or its row in Parquet; from 1."""
-    content: Mapping[str, object] | str | Refused
-    """Its fields; the text, for a text file; or why it cannot be used."""
+    content: Content
     head: bytes = b""
     """How it begins in the file; empty for Parquet."""
 
@@ -223,13 +211,21 @@ def records(
             if kind == ".parquet":
                 yield from _parquet_records(file, limit, size)
                 return
-            stream = opened(raw, file.suffix.lower())
+            stream: Stream = raw
+            if (packing := file.suffix.lower()) in COMPRESSIONS:
+                if not size:
+                    raise EOFError("the file is empty; a compressed file never is")
+                stream = gzip.GzipFile(fileobj=raw) if packing == ".gz" else io.BufferedReader(_Zstd(raw), PIECE)
             if kind == ".txt" and split is None:
                 yield _text_record(stream, limit, size)
                 return
             lines = Lines(stream, limit, quotes=kind == ".csv")
-            found = {".txt": _split_records(lines, split), ".jsonl": _json_records(lines)}.get(kind)
-            yield from found or _table_records(lines, delimiter if kind == ".csv" else "", header)
+            if kind == ".txt":
+                yield from _records_of(lines, partial(_split_text, lines, split))
+            elif kind == ".jsonl":
+                yield from _records_of(lines, partial(_json_object, lines))
+            else:
+                yield from _table_records(lines, delimiter if kind == ".csv" else "", header)
         except Refused as refused:  # the whole file
             refused.lost_bytes = size
             yield Record(lines.start if lines else 1, refused, lines.head if lines else b"")
@@ -261,48 +257,43 @@ def _text_record(stream: Stream, limit: int, size: int) -> Record:
         return Record(data.count(b"\n", 0, position) + 1, refused, data[begin : begin + HEAD])
 
 
-def _split_records(lines: Lines, split: str | int | None) -> Iterator[Record]:
-    piece: list[bytes] = []
-    line: bytes | None = b""
-    filled = 0
-    while line is not None:
-        if not piece:
-            lines.begin()
-            filled = 0
-        content: str | Refused
-        try:
-            line = next(lines, None)
-            blank = not (line or b"").strip()
-            if piece or not blank:
-                piece.append(line or b"")
-                filled += not blank
-            least, most = (split, 2 * split) if isinstance(split, int) else (0, 1 if split == "lines" else math.inf)
-            if not piece or not (line is None or filled >= most or (blank and filled >= least)):
-                continue
-            content = decoded(b"".join(piece)).strip()
-        except Refused as refused:
-            content = refused
-        piece = []
-        yield Record(lines.start, content, lines.head)
-
-
-def _json_records(lines: Lines) -> Iterator[Record]:
+def _records_of(lines: Lines, read: Callable[[], Content | None]) -> Iterator[Record]:
+    """A record for each call of ``read`` until it raises StopIteration; none if it returns None, as for blank lines."""
     while True:
         lines.begin()
-        content: Mapping[str, object] | Refused
+        content: Content | None
         try:
-            line = next(lines, None)
-            if line is None:
-                return
-            if not line.strip():
-                continue
-            content = _json_object(decoded(line))
+            content = read()
+        except StopIteration:
+            return
         except Refused as refused:
             content = refused
-        yield Record(lines.start, content, lines.head)
+        if content is not None:
+            yield Record(lines.start, content, lines.head)
 
 
-def _json_object(text: str) -> Mapping[str, object]:
+def _split_text(lines: Lines, split: str | int | None) -> str:
+    """The next document of a text: a line, a paragraph, or ``split`` to twice as many lines until a blank one."""
+    least, most = (split, 2 * split) if isinstance(split, int) else (0, 1 if split == "lines" else math.inf)
+    held: list[bytes] = []
+    filled = 0
+    while True:
+        line = next(lines, b"") if held else next(lines)
+        blank = not line.strip()
+        if not held and blank:
+            lines.begin()
+            continue
+        held.append(line)
+        filled += not blank
+        if not line or filled >= most or (blank and filled >= least):
+            return decoded(b"".join(held)).strip()
+
+
+def _json_object(lines: Lines) -> Mapping[str, object] | None:
+    line = next(lines)
+    if not line.strip():
+        return None
+    text = decoded(line)
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -318,30 +309,36 @@ def _table_records(lines: Lines, delimiter: str, header: Sequence[str] | None) -
     text = map(partial(str, encoding="utf-8", errors="surrogateescape"), lines)
     plain = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     reader = csv.reader(text, strict=True, delimiter=delimiter) if delimiter else plain
-    while True:
-        lines.begin()
-        content: Mapping[str, object] | Refused
+
+    def fields() -> list[str]:
         try:
-            row = next(reader, None)
-            if row is None:
-                return
-            if not row:
-                continue
-            _require_utf8(row)
-            if header is None:
-                _require_names(row, delimiter)
-                header = row
-                continue
-            if len(row) != len(header):
-                raise Refused("wrong_fields", f"{len(row)} fields; expected the {len(header)} of the header")
-            content = dict(zip(header, row, strict=True))
+            row = next(reader)
         except csv.Error as error:
-            content = Refused("broken_csv", f"{error}; expected quoting as in RFC 4180")
-        except Refused as refused:
-            content = refused
-        if header is None and isinstance(content, Refused):
-            raise Refused("broken_header", f"{content.detail}; without a header the file is not read")
-        yield Record(lines.start, content, lines.head)
+            raise Refused("broken_csv", f"{error}; expected quoting as in RFC 4180") from None
+        for column, field in enumerate(row, start=1):
+            if found := SURROGATE.search(field):
+                byte = ord(found.group()) - 0xDC00
+                raise Refused("invalid_utf8", f"byte 0x{byte:02x} in field {column}; expected UTF-8 text")
+        return row
+
+    try:
+        while not header:
+            lines.begin()
+            header = fields()
+            _require_names(header, delimiter)
+    except StopIteration:
+        return
+    except Refused as refused:
+        raise Refused("broken_header", f"{refused.detail}; without a header the file is not read") from None
+    names = header
+
+    def record() -> Content | None:
+        row = fields()
+        if row and len(row) != len(names):
+            raise Refused("wrong_fields", f"{len(row)} fields; expected the {len(names)} of the header")
+        return dict(zip(names, row, strict=True)) if row else None
+
+    yield from _records_of(lines, record)
 
 
 def _require_names(row: Sequence[str], delimiter: str = "") -> None:
@@ -356,39 +353,73 @@ def _require_names(row: Sequence[str], delimiter: str = "") -> None:
         raise Refused("broken_header", f"{found}; set `delimiter: {json.dumps(other)}` of its source, or save it so")
 
 
-def _require_utf8(row: list[str]) -> None:
-    for column, field in enumerate(row, start=1):
-        if found := SURROGATE.search(field):
-            byte = ord(found.group()) - 0xDC00
-            raise Refused("invalid_utf8", f"byte 0x{byte:02x} in field {column}; expected UTF-8 text")
-
-
 def _parquet_records(file: Path, limit: int, size: int) -> Iterator[Record]:
+    # Another process reads the file, because a malformed one may crash Arrow or unfold to more than fits into memory.
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "wb", PIPE) as out:
+                _send_parquet(file, limit, out)
+        finally:
+            os._exit(0)
+    os.close(writing)
     number = rows = 0
+    failure: tuple[str, str] | OSError | None
+    try:
+        with os.fdopen(reading, "rb", PIPE) as stream:
+            batches = pa.ipc.open_stream(stream)
+            rows = int(batches.schema.metadata[b"rows"])
+            for batch in batches:
+                for content in _rows(batch, limit):
+                    number += 1
+                    yield Record(number, content)
+            failure = pickle.load(stream)
+            if not failure and number != rows:
+                failure = ("damaged_file", f"{number} rows, though it says {rows}; {READ_BEFORE}")
+    except (EOFError, OSError, pa.ArrowException):
+        failure = ("damaged_file", f"reading it crashes, or takes more than {MEMORY >> 30} GiB; {READ_BEFORE}")
+    finally:
+        os.kill(child, signal.SIGKILL)  # it may not have been read to its end
+        os.waitpid(child, 0)
+    if isinstance(failure, OSError):
+        raise failure
+    if failure:
+        reason, detail = failure
+        lost = max(0, size * (rows - number) // rows) if rows else size
+        yield Record(number + 1, Refused(reason, detail, lost))
+
+
+def _send_parquet(file: Path, limit: int, out: IO[bytes]) -> None:
+    """Write the rows of a file as an Arrow stream, whose metadata say how many there are, and then what went wrong."""
+    most = MEMORY + 4 * limit
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    rows = 0
+    writer = None
+    failure: tuple[str, str] | OSError | None = None
     try:
         with pq.ParquetFile(file, buffer_size=1 << 20, page_checksum_verification=True) as table:
             rows = table.metadata.num_rows
             _require_names(table.schema_arrow.names)
-            columns = _useful(table.schema_arrow)
+            # Python cannot represent every date of other columns, and vectors are expensive.
+            tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_integer, types.is_boolean)
+            kinds = [(f.name, f.type.value_type if types.is_dictionary(f.type) else f.type) for f in table.schema_arrow]
+            columns = [name for name, kind in kinds if any(test(kind) for test in tests)]
             for position in range(table.num_row_groups):
-                # Not by column: Arrow's Python reads that part of a footer unguarded, and damage ends the process.
                 group = table.metadata.row_group(position)
                 at_once = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * group.num_rows // max(1, group.total_byte_size)))
-                for batch in table.iter_batches(at_once, row_groups=[position], columns=columns):
-                    for content in _rows(batch, limit):
-                        number += 1
-                        yield Record(number, content)
-            if number != rows:
-                raise pa.ArrowInvalid(f"{number} rows, though it says {rows}")
+                for batch in table.iter_batches(at_once, row_groups=[position], columns=columns, use_threads=False):
+                    writer = writer or pa.ipc.new_stream(out, batch.schema.with_metadata({"rows": str(rows)}))
+                    writer.write_batch(batch)
+    except Refused as refused:
+        failure = (refused.reason, refused.detail)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last is for the name of a column
-        yield _damage(error, number + 1, b"", max(0, size * (rows - number) // rows) if rows else size)
-
-
-def _useful(schema: pa.Schema) -> list[str]:
-    """The columns of text and integers. Python cannot represent every date of others, and vectors are expensive."""
-    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_integer, types.is_boolean)
-    kinds = [(f.name, f.type.value_type if types.is_dictionary(f.type) else f.type) for f in schema]
-    return [name for name, kind in kinds if any(test(kind) for test in tests)]
+        failure = ("damaged_file", f"{error}; {READ_BEFORE}")
+        if isinstance(error, OSError) and error.errno is not None:
+            failure = error  # of the machine, not of the file
+    (writer or pa.ipc.new_stream(out, pa.schema([], {"rows": str(rows)}))).close()
+    pickle.dump(failure, out)
 
 
 def _rows(batch: pa.RecordBatch, limit: int) -> Iterator[Mapping[str, object] | Refused]:
@@ -425,4 +456,4 @@ def _damage(error: Exception, number: int, head: bytes, lost: int) -> Record:
     """The record for the rest of a damaged file. An error of the machine has an errno; libraries' own errors do not."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error
-    return Record(number, Refused("damaged_file", f"{error}; what is before this place was read", lost), head)
+    return Record(number, Refused("damaged_file", f"{error}; {READ_BEFORE}", lost), head)

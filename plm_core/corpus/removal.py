@@ -1,35 +1,29 @@
 """What was removed from the corpus, with the rule and its measurement: the table on disk, and the counts.
 
-Used by the stages that remove, clean and deduplicate. Every removal has a row. A pass over a part of the corpus writes
-only what it removes; ``remaining`` is what it left. Documents and paragraphs read are those kept plus those removed, in
-total and for each source.
+Every removal has a row. A pass over a part of the corpus writes only what it removes; ``remaining`` is what it left.
+Documents and paragraphs read are those kept plus those removed, in total and for each source.
 """
 
 import contextlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from plm_core.corpus.document import Document
+from plm_core.corpus.document import Document, RowWriter, read_rows, row_writer
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
-from plm_core.corpus.tables import RowWriter, read_rows, row_writer
 
 KEPT, REMOVED, COUNTS = "kept.parquet", "removed.parquet", "counts.json"
 """The files with what is left of a part, what was removed from it, and the counts of both."""
 
 SCHEMA = pa.schema(
     [
-        ("document", pa.string()),
-        ("paragraph", pa.int32()),
-        ("source", pa.string()),
-        ("rule", pa.string()),
-        ("value", pa.string()),
-        ("text", pa.string()),
+        (name, pa.int32() if name == "paragraph" else pa.string())
+        for name in ("document", "paragraph", "source", "rule", "value", "text")
     ]
 )
 
@@ -43,7 +37,6 @@ class Removal:
     paragraph: int | None
     """Its position, from 0, in what was left of the document when the rule was applied; None: the whole document."""
     source: str
-    """The source of its document."""
     rule: str
     """The short name of the rule, used in counts."""
     value: str
@@ -57,19 +50,9 @@ class Removal:
         return "documents" if self.paragraph is None else "paragraphs"
 
 
-def removal_writer(path: Path) -> AbstractContextManager[RowWriter[Removal]]:
-    """Yield a writer whose removals become the Parquet file ``path`` when the block succeeds."""
-    return row_writer(path, SCHEMA, asdict)
-
-
 def read_removals(path: Path) -> Iterator[Removal]:
-    """Yield the removals of a Parquet file in order, holding a few at a time.
-
-    Raises:
-        UserError: the file is missing, damaged, or has other columns than those above.
-    """
-    for row in read_rows(path, SCHEMA):
-        yield Removal(**row)
+    """Yield the removals of a table in order; UserError as in ``read_rows``."""
+    return (Removal(**row) for row in read_rows(path, SCHEMA))
 
 
 def remaining(documents: Iterable[Document], removed: Path) -> Iterator[Document]:
@@ -88,21 +71,17 @@ def remaining(documents: Iterable[Document], removed: Path) -> Iterator[Document
 class RemovalLog:
     """What a pass removes from one part, and its counts; ``removal_log`` opens it."""
 
-    def __init__(self, file: RowWriter[Removal]) -> None:
+    def __init__(self, file: RowWriter[Any]) -> None:
         self.write = file.write
         self.counts = Counter[str]()
         """By name; then the same with the source as a prefix: ``news/removed_...``."""
 
     def count(self, source: str, name: str, number: int = 1) -> None:
-        """Add to a count of the source and to that of all sources."""
         self.counts[name] += number
         self.counts[f"{source}/{name}"] += number
 
     def remove(self, document: Document, removals: Iterable[Removal]) -> None:
-        """Write and count what was removed from a document, of which ``document`` is left.
-
-        A document that has lost all its paragraphs is counted too.
-        """
+        """Write and count what was removed from a document, of which ``document`` is left, if only an empty text."""
         whole = False
         for removal in removals:
             self.write(removal)
@@ -114,7 +93,6 @@ class RemovalLog:
             self.count(document.source, "removed_documents_emptied")
 
     def keep(self, document: Document, side: str) -> None:
-        """Count a document that is left on a side."""
         self.count(document.source, f"{side}_documents")
         self.count(document.source, f"{side}_paragraphs", len(paragraphs_of(document.text)))
         self.count(document.source, f"{side}_bytes", len(document.text.encode()))
@@ -123,7 +101,7 @@ class RemovalLog:
 @contextlib.contextmanager
 def removal_log(folder: Path) -> Iterator[RemovalLog]:
     """Yield a log, written into the folder when the block succeeds."""
-    with removal_writer(folder / REMOVED) as file:
+    with row_writer(folder / REMOVED, SCHEMA, asdict) as file:
         log = RemovalLog(file)
         yield log
     (folder / COUNTS).write_text(json.dumps(log.counts), encoding="utf-8")

@@ -96,8 +96,7 @@ def _words(texts: Sequence[str]) -> Words:
 
 
 def batches(items: Iterable[T], text_of: Callable[[T], Sized]) -> Iterator[list[T]]:
-    """Group items until their texts have ``CHARACTERS_AT_ONCE`` characters or tokens; an item with a longer text is a
-    group by itself."""
+    """Groups of items whose texts have at most ``CHARACTERS_AT_ONCE`` characters or tokens, or of one item."""
     group: list[T] = []
     size = 0
     for item in items:

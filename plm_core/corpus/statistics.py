@@ -1,7 +1,4 @@
-"""Figures of a corpus for its card: sizes, lengths, what was removed by which rule, with examples. Used by card.
-
-All figures are computed part by part in a ``Pool``.
-"""
+"""Figures of a corpus for its card, computed part by part in a ``Pool``; UserError if a file is missing or damaged."""
 
 import pickle
 from collections import Counter, defaultdict
@@ -10,18 +7,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from plm_core.corpus.document import Document, pieces_of, read_documents
+from plm_core.corpus.document import Piece, files_of, pieces_of, read_documents
 from plm_core.corpus.normalize import paragraphs_of
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.removal import Removal, read_removals
-from plm_core.corpus.tables import files_of
 
 EXAMPLES = 3
 """How many examples of a rule are kept."""
 EXCERPT = 280
 """The most characters of an example."""
 FOUND = "found.pickle"
-Piece = tuple[Path, slice]
 
 
 @dataclass
@@ -39,23 +34,9 @@ class Sizes:
     paragraph_words: Counter[int] = field(default_factory=Counter)
     """The same for paragraphs."""
 
-    def add(self, document: Document) -> None:
-        """Count a document in."""
-        lengths = [len(text.split()) for text in paragraphs_of(document.text)]
-        self.documents += 1
-        self.paragraphs += len(lengths)
-        self.words += sum(lengths)
-        self.bytes += len(document.text.encode())
-        self.document_words[_bin(sum(lengths))] += 1
-        self.paragraph_words.update(map(_bin, lengths))
-
 
 def sizes(table: Path, pool: Pool) -> dict[str, Sizes]:
-    """The sizes of a table by source, sorted by name.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """The sizes of a table by source, sorted by name."""
     found = defaultdict[str, list[Sizes]](list)
     for part in _found(pool.map(f"sizes-{table.stem}", sizes_part, pieces_of(table))):
         for source, some in part.items():
@@ -65,9 +46,21 @@ def sizes(table: Path, pool: Pool) -> dict[str, Sizes]:
 
 def sizes_part(piece: Piece, folder: Path) -> None:
     """Write the sizes of some row groups of a file by source."""
+
+    def power(words: int) -> int:
+        """The smallest power of two that is not below ``words``; 0 for none."""
+        return 1 << (words - 1).bit_length() if words else 0
+
     found = defaultdict[str, Sizes](Sizes)
     for document in read_documents(*piece):
-        found[document.source].add(document)
+        some = found[document.source]
+        lengths = [len(text.split()) for text in paragraphs_of(document.text)]
+        some.documents += 1
+        some.paragraphs += len(lengths)
+        some.words += sum(lengths)
+        some.bytes += len(document.text.encode())
+        some.document_words[power(sum(lengths))] += 1
+        some.paragraph_words.update(map(power, lengths))
     (folder / FOUND).write_bytes(pickle.dumps(found))
 
 
@@ -88,25 +81,18 @@ class Rule:
     """``documents`` or ``paragraphs``."""
     name: str
     by_source: Counter[str] = field(default_factory=Counter)
-    """The number of texts removed, by source."""
     bytes: int = 0
-    """The UTF-8 bytes of all of them."""
     examples: list[Removal] = field(default_factory=list)
     """The longest examples, and of equally long ones the first."""
 
     def add(self, by_source: Counter[str], size: int, examples: Iterable[Removal]) -> None:
-        """Add the removals of a later part."""
         self.by_source += by_source
         self.bytes += size
         self.examples = sorted([*self.examples, *examples], key=lambda removal: -len(removal.text))[:EXAMPLES]
 
 
 def rules(tables: Iterable[Path], pool: Pool) -> list[Rule]:
-    """What each rule removed, in the order of their first removals.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """What each rule removed, in the order of their first removals."""
     found: dict[tuple[str, str], Rule] = {}
     for part in _found(pool.map("rules", rules_part, [file for table in tables for file in files_of(table)])):
         for rule in part:
@@ -131,11 +117,7 @@ def excerpt(text: str) -> str:
 
 
 def texts_of(names: Iterable[str], table: Path, pool: Pool) -> dict[str, str]:
-    """The texts with these names, which are as in removals: ``document`` or ``document#paragraph``.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """The texts with these names, which are as in removals: ``document`` or ``document#paragraph``."""
     wanted = frozenset(names)
     if not wanted:
         return {}
@@ -147,20 +129,13 @@ def texts_part(work: tuple[Set[str], Piece], folder: Path) -> None:
     """Write the named texts in some row groups of a file."""
     wanted, piece = work
     holders = wanted | {name.rpartition("#")[0] for name in wanted}
-    named = (text for document in read_documents(*piece) if document.id in holders for text in _named(document))
-    (folder / FOUND).write_bytes(pickle.dumps({name: text for name, text in named if name in wanted}))
-
-
-def _named(document: Document) -> Iterator[tuple[str, str]]:
-    yield document.id, document.text
-    for position, text in enumerate(paragraphs_of(document.text)):
-        yield f"{document.id}#{position}", text
+    texts = {}
+    for document in read_documents(*piece):
+        if document.id in holders:
+            texts[document.id] = document.text
+            texts |= {f"{document.id}#{place}": text for place, text in enumerate(paragraphs_of(document.text))}
+    (folder / FOUND).write_bytes(pickle.dumps({name: text for name, text in texts.items() if name in wanted}))
 
 
 def _found(results: Iterable[Path]) -> Iterator[Any]:
     return (pickle.loads((result / FOUND).read_bytes()) for result in results)
-
-
-def _bin(words: int) -> int:
-    """The smallest power of two that is not below ``words``; 0 for none."""
-    return 1 << (words - 1).bit_length() if words else 0

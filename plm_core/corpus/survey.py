@@ -41,11 +41,8 @@ class Surveyed:
     source: Folder
     documents: int
     quarantined: int
-    """The number of records that are not documents."""
     bytes: int
-    """The UTF-8 bytes of the texts."""
     characters: set[str]
-    """Those that occur in the texts."""
     sample: list[Document]
     """Every ``step``-th document."""
     step: int

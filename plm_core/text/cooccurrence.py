@@ -1,17 +1,14 @@
 """Initial embeddings of tokens from the tokens near them in the text. Used by pretraining if configured.
 
-A training run of minutes reads its text at most once, and much of what it learns is which tokens go together. Counting
-finds this for the whole text in seconds: tokens with the same neighbours begin with similar embeddings. The matrix that
-is factorised is the pointwise mutual information of a token and a neighbour, as word2vec does implicitly (Levy and
-Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"), with what Levy, Goldberg and Dagan 2015
-("Improving Distributional Similarity with Lessons Learned from Word Embeddings", sections 3.1 to 3.3) found to help:
-nearer neighbours count more, rare ones less, and a dimension is scaled by the root of its singular value.
-
-V tokens in the vocabulary, D dimensions.
+A training run of minutes reads its text at most once, and much of what it learns is which tokens go together: here
+tokens with the same neighbours begin with similar embeddings. Factorised is the pointwise mutual information of a token
+and a neighbour (Levy and Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"), with what Levy,
+Goldberg and Dagan 2015 ("Improving Distributional Similarity with Lessons Learned from Word Embeddings", sections 3.1
+to 3.3) found to help: nearer neighbours count more, rare ones less, and a dimension is scaled by the root of its
+singular value. V tokens in the vocabulary, D dimensions.
 """
 
 import warnings
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,15 +28,6 @@ PARTS = 16
 """Tokens that are counted at once, and how many times: of a longer text, parts that are spread over it."""
 ITERATIONS = 2
 """The iterations of the factorisation: more make it more exact, but no model better."""
-
-
-def begin_as_asked(model: Any, store: TokenStore) -> None:
-    """Initialise a new model's embedding from the neighbours of each token, if its configuration says so.
-
-    Draws from torch's generator.
-    """
-    if model.config.initial_embeddings == "neighbours":
-        begin_with_neighbours(model.tokens.weight, store, model.config.initializer_range)
 
 
 def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float) -> None:
@@ -83,10 +71,7 @@ def _information(counts: csr_array) -> csr_array:
 
 
 def _factors(matrix: csr_array, dimensions: int) -> Tensor:
-    """The rows ``[V, D]`` whose products best approximate the matrix (Halko et al. 2011), the largest dimensions first.
-
-    If the vocabulary is smaller than D, the last dimensions are zero.
-    """
+    """The rows ``[V, D]`` whose products best approximate the matrix (Halko et al. 2011), with zeros if V < D."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         starts, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))

@@ -1,9 +1,7 @@
 """Encodes a corpus into a token store, part by part in a pool. Used by the stage pack."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-
-import numpy as np
 
 from plm_core.corpus.document import read_documents
 from plm_core.text.store import Index, TokenStore, write_store, write_tokens
@@ -12,7 +10,6 @@ from plm_core.text.tokenizers import open_tokenizer
 
 STORE = "store"
 """The store of a part, in the folder of its result."""
-DOCUMENTS_AT_ONCE = 256
 
 
 def encode_part(work: tuple[Path, slice, Path], folder: Path) -> None:
@@ -24,14 +21,12 @@ def encode_part(work: tuple[Path, slice, Path], folder: Path) -> None:
 
 def join_parts(folder: Path, parts: Iterable[Path], tokenizer: Tokenizer) -> Index:
     """Join the results of ``encode_part`` into one store, with the bytes that ``write_store`` would write."""
-    documents = (document for part in parts for document in _documents(TokenStore(part / STORE)))
+    stores = (TokenStore(part / STORE) for part in parts)
+    documents = (
+        (identity, int(size), tokens[:-1])
+        for store in stores
+        for identity, size, tokens in zip(
+            store.ids(range(store.index.documents)), store.bytes, store.documents(), strict=True
+        )
+    )
     return write_tokens(folder, documents, tokenizer.vocab_size, tokenizer.sha256)
-
-
-def _documents(store: TokenStore) -> Iterator[tuple[str, int, np.ndarray]]:
-    """The documents in the form of ``write_tokens``, without EOS."""
-    for begin in range(0, store.index.documents, DOCUMENTS_AT_ONCE):
-        numbers = range(begin, min(begin + DOCUMENTS_AT_ONCE, store.index.documents))
-        for number, identity in zip(numbers, store.ids(numbers), strict=True):
-            tokens = store.tokens(int(store.offsets[number]), int(store.offsets[number + 1]) - 1)
-            yield identity, int(store.bytes[number]), tokens

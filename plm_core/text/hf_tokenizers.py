@@ -43,18 +43,13 @@ class LibraryTokenizer(Tokenizer):
     file = JSON_FILE
 
     def __init__(self, path: Path, data: bytes) -> None:
-        """Read a file.
-
-        Raises:
-            UserError: it is not one that this project writes for this kind.
-        """
+        """UserError if the file is not one that this project writes for this kind."""
         super().__init__(path, data)
         content = parsed(path, data)
         vocab = content["model"].get("vocab")
         if not isinstance(vocab, dict) or list(vocab.values()) != list(range(len(vocab))):
             raise UserError(f"{path}: model.vocab: expected pieces with the ids 0, 1, 2, ... in this order")
         self.tokens = list(vocab)
-        """Every entry of the vocabulary, in the order of ids."""
         if (first := tuple(self.tokens[: len(PIECES)])) != PIECES:
             raise UserError(f"{path}: its first pieces are {first}; expected the special {PIECES}")
         try:
@@ -70,7 +65,6 @@ class LibraryTokenizer(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids."""
         return len(self.tokens)
 
     @abstractmethod
@@ -84,11 +78,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 def parsed(path: Path, data: bytes) -> dict[str, Any]:
-    """A ``tokenizer.json`` as it is read; ``model.type`` is known to be text.
-
-    Raises:
-        UserError: it is not JSON, or not of a tokenizer.
-    """
+    """A ``tokenizer.json``, whose ``model.type`` is text; UserError if it is none."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -167,7 +157,7 @@ class WordPiece(LibraryTokenizer):
         return text.removeprefix(" ")
 
     def piece(self, token: int) -> str:
-        """The piece with this id; ``##`` says that it does not begin a word."""
+        """``##`` says that it does not begin a word."""
         return self.tokens[token]
 
     def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
@@ -188,11 +178,7 @@ class WordPiece(LibraryTokenizer):
 
 
 def train_wordpiece(texts: Iterable[str], config: TokenizerConfig) -> bytes:
-    """Train a tokenizer on texts and return its file's bytes.
-
-    Raises:
-        UserError: the corpus is empty, or has too many characters or too few pairs for ``vocab_size``.
-    """
+    """The file of a tokenizer trained on texts; UserError for no text, too many characters or too few pairs."""
     normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
     cut = pre_tokenizers.BertPreTokenizer()
     raw: Counter[str] = Counter()
@@ -257,16 +243,10 @@ def _wordpiece(tokens: Sequence[str], lowercase: bool) -> dict[str, Any]:
 # al. 2019, section 2.2; the pattern and the byte alphabet are those of their released `encoder.py`, which the library's
 # `ByteLevel` follows). There is no unknown token: every text round-trips.
 
-
-def _letters() -> list[str]:
-    """The character that represents each byte: itself if printable, otherwise one from U+0100 on."""
-    prints = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = iter(range(256, 512))
-    return [chr(byte if byte in prints else next(others)) for byte in range(256)]
-
-
-LETTERS = _letters()
-"""The character by which the file writes each byte."""
+_PRINTS = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+_OTHERS = iter(range(256, 512))
+LETTERS = [chr(byte if byte in _PRINTS else next(_OTHERS)) for byte in range(256)]
+"""The character by which the file writes each byte: itself if printable, otherwise one from U+0100 on."""
 FIRST = (*PIECES, *sorted(LETTERS))
 """The entries that begin every vocabulary, in the library's order of an alphabet."""
 
@@ -277,17 +257,14 @@ class ByteLevel(LibraryTokenizer):
     kind = "bytelevel"
 
     def __init__(self, path: Path, data: bytes) -> None:
-        """Read a file; see ``LibraryTokenizer``."""
         super().__init__(path, data)
         values = {letter: byte for byte, letter in enumerate(LETTERS)}
         self._bytes = [b"" if i < len(PIECES) else bytes(map(values.__getitem__, t)) for i, t in enumerate(self.tokens)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids; see ``Tokenizer.decode``."""
         return b"".join(self._bytes[i] for i in ids if i >= len(PIECES)).decode(errors="replace")
 
     def piece(self, token: int) -> str:
-        """The token with this id, for people to read."""
         if token < len(PIECES):
             return PIECES[token]
         try:
@@ -315,11 +292,7 @@ class ByteLevel(LibraryTokenizer):
 
 
 def train_bytelevel(texts: Iterable[str], config: TokenizerConfig) -> bytes:
-    """Train a tokenizer on texts and return its file's bytes.
-
-    Raises:
-        UserError: the corpus is empty, or has too few pairs for ``vocab_size``.
-    """
+    """The file of a tokenizer trained on texts; UserError for no text or too few pairs for ``vocab_size``."""
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=MIN_FREQUENCY,

@@ -76,6 +76,21 @@ class Pieces(NamedTuple):
     """Whether it is the beginning of its document, ``[P]``."""
 
 
+class _Table(NamedTuple):
+    """The pieces of row 0, of row 1, ..., ``[P]``; see ``Pieces``."""
+
+    starts: np.ndarray
+    lengths: np.ndarray
+    positions: np.ndarray
+    firsts: np.ndarray
+    begins: np.ndarray
+    """The first piece of each row, ``[R + 1]``."""
+    taken: int
+    """Positions that hold a token, margins included."""
+    cut: int
+    """Documents in more than one piece."""
+
+
 @dataclass(frozen=True)
 class Packed:
     """The documents of a store in rows of at most ``length`` positions: each token is in exactly one row.
@@ -85,7 +100,6 @@ class Packed:
 
     store: TokenStore
     length: int
-    """The positions of a row."""
     margin: int = 0
     """Positions reserved for special tokens before and after each piece; with any, EOS is in no piece."""
 
@@ -94,7 +108,6 @@ class Packed:
             raise UserError(f"{self.store.folder}: holds no document with a token; expected text to pack into rows")
 
     def __len__(self) -> int:
-        """R, the number of rows."""
         return len(self._table.begins) - 1
 
     @property
@@ -108,7 +121,6 @@ class Packed:
         return float(self._table.cut / (len(self.store.offsets) - 1))
 
     def metrics(self) -> dict[str, float]:
-        """How well the rows are used, for the metrics of a training run."""
         return {"packing_rows": len(self), "packing_utilisation": self.utilisation, "packing_documents_cut": self.cut}
 
     def pieces(self, items: np.ndarray) -> Pieces:
@@ -138,45 +150,26 @@ class Packed:
         return tokens, numbers, numbers == np.bincount(row, minlength=rows)[:, None]
 
     @functools.cached_property
-    def _table(self) -> "_Table":
-        return _pack(self.store.offsets, self.length, self.margin)
-
-
-class _Table(NamedTuple):
-    starts: np.ndarray
-    """Where each piece begins in the stream, ``[P]``: the pieces of row 0, of row 1, ..."""
-    lengths: np.ndarray
-    """The number of tokens of each piece, ``[P]``."""
-    positions: np.ndarray
-    """The position of each piece in its row, ``[P]``."""
-    firsts: np.ndarray
-    """Whether each piece is the beginning of its document, ``[P]``."""
-    begins: np.ndarray
-    """The first piece of each row, ``[R + 1]``."""
-    taken: int
-    """Positions that hold a token, margins included."""
-    cut: int
-    """Documents in more than one piece."""
-
-
-def _pack(offsets: np.ndarray, length: int, margin: int) -> _Table:
-    most = length - 2 * margin
-    sizes = np.diff(offsets) - (margin > 0)
-    counts = -(-sizes // most)
-    document = np.repeat(np.arange(len(sizes)), counts)
-    within = (np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)) * most
-    starts = offsets[document] + within
-    lengths = np.minimum(most, sizes[document] - within).astype(np.int32)
-    row_of = best_fit(lengths + np.int32(2 * margin), length)
-    taken = int(lengths.sum(dtype=np.int64)) + 2 * margin * len(lengths)
-    cut = int((counts > 1).sum())
-    # In a row, pieces are in the order of the stream.
-    order = np.argsort(row_of, kind="stable")
-    starts = starts[order]
-    lengths = lengths[order]
-    counts = np.bincount(row_of)
-    begins = np.concatenate(([0], counts.cumsum()))
-    ends = (lengths + np.int64(2 * margin)).cumsum()
-    before = np.repeat(np.concatenate(([0], ends))[begins[:-1]], counts)
-    positions = (ends - lengths - margin - before).astype(np.int32)
-    return _Table(starts, lengths, positions, within[order] == 0, begins, taken, cut)
+    def _table(self) -> _Table:
+        offsets = self.store.offsets
+        margin = self.margin
+        most = self.length - 2 * margin
+        sizes = np.diff(offsets) - (margin > 0)
+        counts = -(-sizes // most)
+        document = np.repeat(np.arange(len(sizes)), counts)
+        within = (np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)) * most
+        starts = offsets[document] + within
+        lengths = np.minimum(most, sizes[document] - within).astype(np.int32)
+        row_of = best_fit(lengths + np.int32(2 * margin), self.length)
+        taken = int(lengths.sum(dtype=np.int64)) + 2 * margin * len(lengths)
+        cut = int((counts > 1).sum())
+        # In a row, pieces are in the order of the stream.
+        order = np.argsort(row_of, kind="stable")
+        starts = starts[order]
+        lengths = lengths[order]
+        counts = np.bincount(row_of)
+        begins = np.concatenate(([0], counts.cumsum()))
+        ends = (lengths + np.int64(2 * margin)).cumsum()
+        before = np.repeat(np.concatenate(([0], ends))[begins[:-1]], counts)
+        positions = (ends - lengths - margin - before).astype(np.int32)
+        return _Table(starts, lengths, positions, within[order] == 0, begins, taken, cut)

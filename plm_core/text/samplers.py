@@ -16,14 +16,11 @@ from plm_core.text.store import TokenStore
 
 
 class TokenRange(NamedTuple):
-    """A range of tokens of a store, placed in a row."""
+    """Tokens ``[start, stop)`` of a store's stream, the first of them at ``position`` in its row."""
 
     position: int
-    """The position of the first of them in the row."""
     start: int
-    """Where they begin in the store's stream."""
     stop: int
-    """Where they end in it."""
 
 
 @functools.lru_cache(maxsize=2)
@@ -70,7 +67,6 @@ class Windows:
 
     store: TokenStore
     length: int
-    """n, the tokens of a row."""
     advance: int
     """Tokens from one row to the next; less than ``length`` for rows that overlap."""
 
@@ -78,7 +74,7 @@ class Windows:
         _require(self.store, self.length)
 
     def __len__(self) -> int:
-        """W, the number of windows; fewer than ``advance`` tokens at the end of the stream are in none."""
+        """W; fewer than ``advance`` tokens at the end of the stream are in none."""
         return (len(self.store) - self.length) // self.advance + 1
 
     def starts_at(self, seed: int, step: int, batch: int) -> np.ndarray:
@@ -90,7 +86,6 @@ class Windows:
         return np.minimum(starts, len(self.store) - self.length)
 
     def rows_at(self, seed: int, step: int, batch: int) -> np.ndarray:
-        """The rows ``[B, n]`` of a step."""
         return self.store.rows(self.starts_at(seed, step, batch), self.length)
 
     def spread_rows(self, count: int) -> np.ndarray:
@@ -108,9 +103,7 @@ class Streams:
 
     store: TokenStore
     rows: int
-    """B, the number of streams."""
     length: int
-    """n, the tokens of a row."""
     advance: int
     """Tokens from a row to its continuation; less than ``length`` for rows that look ahead."""
 
@@ -119,7 +112,6 @@ class Streams:
 
     @property
     def steps(self) -> int:
-        """The steps of one pass."""
         return len(self.store) // self.rows // self.advance
 
     def begins(self, step: int) -> bool:
@@ -184,12 +176,11 @@ class Pairs:
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:
-        """The end of each document's items."""
         return np.cumsum(self._items)
 
     @functools.cached_property
     def _inner(self) -> np.ndarray:
-        """The same for only those items that do not end their document."""
+        """``_ends`` for only those items that do not end their document."""
         return np.cumsum(np.maximum(self._items - 1, 0))
 
     @functools.cached_property

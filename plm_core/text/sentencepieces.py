@@ -29,16 +29,14 @@ from plm_core.text.tokenizer import (
 TRAINING_THREADS = 4
 """Fixed, not the machine's: the pieces of a unigram model depend on how the work is divided."""
 
-GIVEN = (*PIECES, "\n", *(f"<0x{byte:02X}>" for byte in range(256)))
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+GIVEN = (*PIECES, "\n", *BYTES)
 """The pieces with the smallest ids, which every model of this project has."""
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-"""The spelling of one byte of a character that has no piece of its own."""
 _WORD = re.compile(r"\n| ?[^ \n]+| ")
 """A word with the space before it: what is merged by itself."""
 WORDS_KEPT = 1 << 16
 LONGEST_KEPT = 24
-"""How many words are remembered with their ids, of at most this many characters: about 30 MB if words have 8, up to 70
-MB."""
+"""How many words are remembered with their ids, of at most this many characters: 30 MB if words have 8, up to 70 MB."""
 UNKNOWN = "\u2585"
 """The placeholder of sentencepiece for rare characters during training: it leaves out lines that contain it."""
 LONGEST_LINE = 1 << 18
@@ -69,11 +67,7 @@ class SentencePiece(Tokenizer):
     file = MODEL_FILE
 
     def __init__(self, path: Path, data: bytes) -> None:
-        """Read a model.
-
-        Raises:
-            UserError: it is not a sentencepiece model with this project's special tokens.
-        """
+        """UserError if it is not a sentencepiece model with this project's special tokens."""
         super().__init__(path, data)
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
@@ -95,22 +89,19 @@ class SentencePiece(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids."""
         return len(self._model)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids; see ``Tokenizer.decode``."""
         return self._model.decode([int(i) for i in ids if i >= len(PIECES)])
 
     def piece(self, token: int) -> str:
-        """The piece with this id, for people to read."""
         return self._model.id_to_piece(token)
 
     def scores(self) -> list[tuple[str, float]]:
         """Every piece with its score, in the order of ids, for other programs to build the same tokenizer.
 
-        The score of a unigram piece is its log probability; that of a BPE piece is minus its rank, and the pair whose
-        joined piece has the highest score is merged first. Ids below ``BYTES_AND_SPECIALS`` are not learned: 0.
+        The score of a unigram piece is its log probability; that of a BPE piece is minus its rank. Ids below
+        ``BYTES_AND_SPECIALS`` are not learned: 0.
         """
         return [(self._model.id_to_piece(i), self._model.get_score(i)) for i in range(len(self._model))]
 
@@ -121,25 +112,17 @@ class SentencePiece(Tokenizer):
 
     def _spell(self, text: str) -> Spelling:
         ids = self._encode([text])[0]
-        pieces = (self.piece(token) for token in ids)
-        return spelled(
-            ids,
-            [
-                bytes([int(p[3:5], 16)]) if _BYTE.fullmatch(p) else p.replace(WORD_BOUNDARY, " ").encode()
-                for p in pieces
-            ],
-        )
+        pieces = map(self.piece, ids)
+        # A piece such as ``<0xE2>`` is one byte of a character that has no piece of its own.
+        parts = [bytes([int(p[3:5], 16)]) if p in BYTES else p.replace(WORD_BOUNDARY, " ").encode() for p in pieces]
+        return spelled(ids, parts)
 
 
 def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
-    """Train a model on texts and return its file's bytes.
-
-    Raises:
-        UserError: the corpus is empty or does not support ``vocab_size`` pieces.
-    """
+    """The file of a model trained on texts; UserError if they do not support ``vocab_size`` pieces."""
     model = _trained(texts, config)
     if sentencepiece.SentencePieceProcessor(model_proto=model).piece_to_id(WORD_BOUNDARY) == UNK:
-        # In this corpus spaces are too rare for a piece. Only then are they asked for: the model keeps how it was made.
+        # Spaces are too rare here for a piece. Only then are they asked for: a model keeps how it was made.
         model = _trained(texts, config, required_chars=WORD_BOUNDARY)
     return model
 

@@ -11,10 +11,10 @@ import json
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -51,8 +51,14 @@ def write_store(
     folder: Path, documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, shard_tokens: int = 1 << 27
 ) -> Index:
     """Encode ``(id, text)`` pairs into a token store; the folder appears whole or not at all."""
-    encoded = _encoded(iter(documents), tokenizer)
-    return write_tokens(folder, encoded, tokenizer.vocab_size, tokenizer.sha256, shard_tokens)
+
+    def encoded(documents: Iterator[tuple[str, str]]) -> Iterator[tuple[str, int, np.ndarray]]:
+        while batch := list(islice(documents, DOCUMENTS_AT_ONCE)):
+            tokens = tokenizer.encode_batch([text for _, text in batch])
+            for (identity, text), ids in zip(batch, tokens, strict=True):
+                yield identity, len(text.encode()), ids
+
+    return write_tokens(folder, encoded(iter(documents)), tokenizer.vocab_size, tokenizer.sha256, shard_tokens)
 
 
 def write_tokens(
@@ -68,21 +74,18 @@ def write_tokens(
     offsets = array("q", [0])
     lengths = array("q")
     ids_end = array("q", [0])
-    with atomic_folder(folder) as temporary, (temporary / "ids.txt").open("wb") as ids:
-        shard: BinaryIO | None = None
+    with atomic_folder(folder) as temporary, (temporary / "ids.txt").open("wb") as ids, ExitStack() as files:
         for identity, size, tokens in documents:
-            if shard is None or shards[-1] >= shard_tokens:
-                if shard is not None:
-                    shard.close()
-                shard = (temporary / f"shard-{len(shards):05d}.bin").open("wb")
+            if not shards or shards[-1] >= shard_tokens:
+                files.close()
+                shard = files.enter_context((temporary / f"shard-{len(shards):05d}.bin").open("wb"))
                 shards.append(0)
-            shard.write(np.append(tokens, EOS).astype(_little_endian(dtype)).tobytes())
+            shard.write(np.append(tokens, EOS).astype(np.dtype(dtype).newbyteorder("<")).tobytes())
             shards[-1] += len(tokens) + 1
             offsets.append(offsets[-1] + len(tokens) + 1)
             lengths.append(size)
             ids_end.append(ids_end[-1] + ids.write(identity.encode()))
-        if shard is not None:
-            shard.close()
+        files.close()
         for name, column in (("offsets", offsets), ("bytes", lengths), ("ids", ids_end)):
             np.save(temporary / f"{name}.npy", np.asarray(column, dtype=np.int64))
         index = Index(dtype, vocab_size, tokenizer_sha256, len(lengths), offsets[-1], shards, FORMAT)
@@ -94,11 +97,7 @@ class TokenStore:
     """A token store opened for reading; tokens are read from disk on demand."""
 
     def __init__(self, folder: Path) -> None:
-        """Open and verify a store.
-
-        Raises:
-            UserError: the folder is missing, a file's checksum fails, or it is of another format.
-        """
+        """Open and verify a store; UserError if it is missing, damaged, or of another format."""
         verify_checksums(folder)
         self.folder = folder
         self.index = from_json(Index, folder / "index.json")
@@ -109,14 +108,13 @@ class TokenStore:
         self.offsets: np.ndarray = np.asarray(np.load(folder / "offsets.npy", mmap_mode="r"))
         self.bytes: np.ndarray = np.asarray(np.load(folder / "bytes.npy", mmap_mode="r"))
         self.digest = sha256_file(folder / CHECKSUMS)
-        dtype = _little_endian(self.index.dtype)
+        dtype = np.dtype(self.index.dtype).newbyteorder("<")
         names = [folder / f"shard-{i:05d}.bin" for i in range(len(self.index.shards))]
         # As plain arrays, still mapped: a slice of a memmap takes five times as long.
         self._shards = [np.asarray(np.memmap(name, dtype=dtype, mode="r")) for name in names]
         self._begins = list(accumulate(self.index.shards, initial=0))
 
     def __len__(self) -> int:
-        """The number of tokens."""
         return self.index.tokens
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
@@ -173,20 +171,8 @@ class TokenStore:
             yield self.tokens(int(start), int(stop))
 
     def require(self, tokenizer: Tokenizer) -> None:
-        """Raise UserError unless this store was made by ``tokenizer``."""
         if self.index.tokenizer_sha256 != tokenizer.sha256:
             raise UserError(
                 f"{self.folder}: made by the tokenizer {self.index.tokenizer_sha256[:12]}; expected "
                 f"{tokenizer.sha256[:12]} ({tokenizer.path}): run `dvc repro pack`"
             )
-
-
-def _encoded(documents: Iterator[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[tuple[str, int, np.ndarray]]:
-    while batch := list(islice(documents, DOCUMENTS_AT_ONCE)):
-        tokens = tokenizer.encode_batch([text for _, text in batch])
-        for (identity, text), ids in zip(batch, tokens, strict=True):
-            yield identity, len(text.encode()), ids
-
-
-def _little_endian(dtype: str) -> np.dtype:
-    return np.dtype(dtype).newbyteorder("<")

@@ -64,7 +64,6 @@ class Spelling(NamedTuple):
     """The tokens of a text, and the part of it that each covers."""
 
     ids: list[int]
-    """The tokens, without special ones."""
     sizes: list[int]
     """The UTF-8 bytes of ``normalize(text)`` that each token covers. If there is any token, they add up to all."""
     starts: list[bool]
@@ -93,11 +92,7 @@ class Tokenizer(ABC):
         """The number of token ids."""
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of ``normalize(text)``, without any special token but UNK, which only a lossy tokenizer has.
-
-        Raises:
-            UserError: the text cannot be written as UTF-8.
-        """
+        """The ids of ``normalize(text)``, none special but a lossy one's UNK; UserError if it is no valid Unicode."""
         return list(self._encode([_normal(text)])[0])
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:

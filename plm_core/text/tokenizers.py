@@ -1,7 +1,6 @@
 """The four kinds of tokenizers by name: one is trained, or read from its file.
 
-Imported only when needed: ``sentencepieces.py`` (bpe, unigram; file ``tokenizer.model``) and ``hf_tokenizers.py``
-(wordpiece, bytelevel; file ``tokenizer.json``).
+``sentencepieces.py`` (bpe, unigram) and ``hf_tokenizers.py`` (wordpiece, bytelevel) are imported only when needed.
 """
 
 from collections.abc import Iterable
@@ -13,11 +12,7 @@ from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, Tokenizer, TokenizerC
 
 
 def open_tokenizer(place: Path) -> Tokenizer:
-    """Read a tokenizer's file, or the one in a folder: ``tokenizer.model`` if it exists, otherwise ``tokenizer.json``.
-
-    Raises:
-        UserError: there is none, or it is not one that the stage tokenizer could have written.
-    """
+    """Read a tokenizer's file, or the one in a folder; UserError if there is none that the stage could have written."""
     names = (MODEL_FILE, JSON_FILE) if place.is_dir() else ("",)
     path = next((place / name for name in names if (place / name).is_file()), None)
     if path is None:
@@ -28,11 +23,7 @@ def open_tokenizer(place: Path) -> Tokenizer:
 
 
 def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
-    """The tokenizer whose file holds ``data``; ``path`` is its name in messages.
-
-    Raises:
-        UserError: it is not one that the stage tokenizer could have written.
-    """
+    """The tokenizer whose file, ``path`` in messages, holds ``data``; UserError if the stage cannot have written it."""
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
         from plm_core.text.sentencepieces import SentencePiece
 

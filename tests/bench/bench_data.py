@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from plm_core.corpus.clean import CleanConfig, clean_document
+from plm_core.corpus.clean import Bounds, CleanConfig, clean_document
 from plm_core.corpus.document import Document
 from plm_core.corpus.minhash import Similarity, find_duplicates, write_index
 from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.pool import Pool
-from plm_core.corpus.rules import Bounds
 from plm_core.corpus.sources import SOURCES, open_source
 from plm_core.text.packing import Packed
 from plm_core.text.store import TokenStore, write_store

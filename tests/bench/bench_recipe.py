@@ -39,7 +39,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.masked import Masked
 from plm_core.sections.models import MODELS
-from plm_core.text.cooccurrence import begin_as_asked
+from plm_core.text.cooccurrence import begin_with_neighbours
 from plm_core.text.samplers import stream_seed
 from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore
@@ -163,7 +163,8 @@ def ours(job: Job) -> Trained:
     start, aside = setting.clock(), 0.0
     torch.manual_seed(stream_seed(job.seed, "weights"))
     model = setting.entry.model(setting.config)
-    begin_as_asked(model, setting.stores["train"])
+    if model.config.initial_embeddings == "neighbours":
+        begin_with_neighbours(model.tokens.weight, setting.stores["train"], model.config.initializer_range)
     model.to(setting.device.device)
 
     def validate(evaluate: Evaluate) -> Validation:

@@ -130,7 +130,7 @@ def test_the_rules_of_imports_are_kept():
         ("sentencepiece", ("plm_core/text/sentencepieces.py",)),
         ("tokenizers", ("plm_core/text/hf_tokenizers.py",)),
         ("evaluate", ("plm_core/evaluation/metrics.py",)),
-        ("datasets", ("plm_core/corpus/hub.py", "plm_core/evaluation/metrics.py")),
+        ("datasets", ("plm_core/corpus/sources/hub.py", "plm_core/evaluation/metrics.py")),
         ("rensa", ("plm_core/corpus/minhash.py",)),
         ("jinja2", ("plm_core/templates.py",)),
         ("py3langid", ("plm_core/corpus/language.py",)),

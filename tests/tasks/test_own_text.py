@@ -108,17 +108,6 @@ def test_what_init_proposes_succeeds(project, write, capsys):
     assert project.metrics("finetune-gpt-next-1")["examples"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("write", [one_paragraph, many_paragraphs, table])
-def test_what_init_proposes_succeeds_on_many_documents(project, write):
-    write(project.root / "my-texts", 5000)
-    init(project.root / "my-texts", agreed=True, dry_run=False)
-    project.change(tokenizer__vocab_size=307)
-    run("my-texts")
-    assert project.metrics("ingest-my-texts")["documents"] == 5000
-    assert project.metrics("finetune-gpt-next-1")["examples"] > 0
-
-
 def test_texts_that_give_no_example_end_at_the_stage_that_makes_them(project):
     for number in range(60):
         (project.root / f"my-texts/{number}.txt").write_text(f"Only {number}.")

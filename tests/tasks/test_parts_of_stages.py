@@ -9,8 +9,8 @@ import psutil
 import pytest
 from projects import Project, finish, source
 
-from plm_core.corpus import document, tables
-from plm_core.corpus.document import Document, read_documents, write_documents
+from plm_core.corpus import document as module
+from plm_core.corpus.document import Document, pieces_of, read_documents, write_documents
 from plm_core.corpus.removal import read_removals
 
 SMALL_PARTS = """
@@ -64,7 +64,7 @@ def project(tmp_path, monkeypatch):
     project.change(sources={name: {"reader": "folder", "input": "data"} for name in "ab"})
     documents = corpus(random.Random(4))
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "ROWS_AT_ONCE", 4)
+        patch.setattr(module, "ROWS_AT_ONCE", 4)
         for name in "ab":
             own = [document for document in documents if document.source == name]
             write_documents(project.root / f"artifacts/corpus/raw/{name}.parquet", own)
@@ -140,7 +140,7 @@ def test_a_tokenizer_learns_from_as_much_text_as_it_may_and_says_so(project):
     splits = project.root / "artifacts/corpus/splits"
     train = list(read_documents(project.root / "artifacts/corpus/raw/a.parquet"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "ROWS_AT_ONCE", 4)
+        patch.setattr(module, "ROWS_AT_ONCE", 4)
         write_documents(splits / "train.parquet", train)
     write_documents(splits / "valid.parquet", train[:9])
     out, _ = project.run("tasks.tokenizer")
@@ -158,10 +158,10 @@ def test_what_of_the_examples_stands_in_any_part_of_the_text_is_found(small):
     documents = list(read_documents(train))
     shutil.rmtree(train)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "ROWS_AT_ONCE", 2)
-        patch.setattr(document, "PART_BYTES", 20_000)
+        patch.setattr(module, "ROWS_AT_ONCE", 2)
+        patch.setattr(module, "PART_BYTES", 20_000)
         write_documents(train, documents)
-        assert len(document.pieces_of(train)) > 2
+        assert len(pieces_of(train)) > 2
     small.run("tasks.slices", "next")
     found = (small.root / "artifacts/slices/next.csv").read_bytes()
     (small.root / "artifacts/slices/next.csv").unlink()

@@ -29,7 +29,7 @@ def test_a_clean_up_that_is_killed_leaves_nothing_that_is_taken_for_a_result(tmp
             pool.map("job", write, [1, 2])
     with pools.pool(STAGE) as pool:
         assert [(folder / "number").read_text() for folder in pool.map("job", write, [1, 2])] == ["1", "2"]
-    assert "goes on" not in capsys.readouterr().out
+    assert "resuming" not in capsys.readouterr().out
     assert not list((tmp_path / "artifacts/parts").iterdir())
 
 

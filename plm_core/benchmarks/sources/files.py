@@ -16,7 +16,7 @@ from plm_core.benchmarks.sources.rows import Content, Reader, file_rows
 from plm_core.benchmarks.table import Columns, Part, Published
 from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
-from plm_core.corpus.hub import HubPin, hub_rows, read_pin
+from plm_core.corpus.sources.hub import HubPin, hub_rows, read_pin
 
 TABLES = (".tsv", ".csv", ".jsonl")
 FORMATS = {"token_classification": (".conll", ".txt"), "question_answering": (".json",)}

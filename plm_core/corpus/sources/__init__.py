@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from plm_core.corpus.document import Document
 from plm_core.corpus.quarantine import Quarantined, printable
-from plm_core.corpus.sources.bible import Bible
 from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.sources.hub import Hub
-from plm_core.corpus.sources.sotu import Sotu
+from plm_core.corpus.sources.packages import Bible, Sotu
 from plm_core.corpus.sources.source import Readable, Source
 
 SOURCES: dict[str, type[Source]] = {"folder": Folder, "hub": Hub, "sotu": Sotu, "bible": Bible}

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from plm_core.config import UserError, listed, section
-from plm_core.corpus.document import Document, in_parts, least_bytes
+from plm_core.corpus.document import Document, in_parts
 from plm_core.corpus.quarantine import Quarantined, Refused
 from plm_core.corpus.records import COMPRESSIONS, FORMATS, READABLE, Record, format_of, records
 from plm_core.corpus.sources.source import Records, documents_of
@@ -88,10 +88,9 @@ class Folder(Records):
         """The source in parts of some files; UserError if none can be read."""
         files = self.files()
         sizes = [file.stat().st_size for file in files]
-        return [Files(self, files[some]) for some in in_parts(sizes, least_bytes(sum(sizes), MOST_PARTS))]
+        return [Files(self, files[some]) for some in in_parts(sizes, sum(sizes), MOST_PARTS)]
 
     def read(self) -> Iterator[Document | Quarantined]:
-        """As ``Source.read``; also UserError if no file can be read."""
         return Files(self, self.files()).read()
 
 
@@ -103,7 +102,6 @@ class Files:
     files: Sequence[Path]
 
     def read(self) -> Iterator[Document | Quarantined]:
-        """As ``Source.read``."""
         return documents_of(self._records(), self.folder)
 
     def _records(self) -> Iterator[tuple[str, str, Record]]:

@@ -48,11 +48,7 @@ class Source(ABC):
             )
 
     def parts(self) -> Sequence[Readable]:
-        """Parts that can be read in parallel, in order; by default a single one.
-
-        Raises:
-            UserError: as in ``read``.
-        """
+        """Parts that can be read in parallel, in order; UserError as in ``read``."""
         return [self]
 
     @abstractmethod
@@ -68,11 +64,7 @@ class Source(ABC):
         """
 
     def origin(self) -> dict[str, Any]:
-        """The origin of the text: all that the manifest says, including the licence.
-
-        Raises:
-            UserError: the manifest cannot be read.
-        """
+        """The origin of the text: all that the manifest says, including the licence; UserError if there is none."""
         try:
             manifest = json.loads(Path(self.input).read_text(encoding="utf-8"))
             if not isinstance(manifest, dict):
@@ -121,8 +113,8 @@ def _document(record: Record, identity: object, place: str, source: Records) -> 
         named = (source.text_field, source.id_field)
         metadata = {key: value for key, value in row.items() if key not in named and isinstance(value, str | int)}
     document = Document(str(identity), str(text), place, metadata)
-    names = [("the name of a field", key) for key in metadata]
     fields = [(f"the field {key!r}", value) for key, value in metadata.items() if isinstance(value, str)]
+    names = [("the name of a field", key) for key in metadata]
     for what, value in [("text", document.text), ("id", document.id), *names, *fields]:
         if "\0" in value:
             raise Refused("nul_byte", f"a NUL character in {what}; expected text")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import unicodedata
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,9 +36,11 @@ def document(*paragraphs, name="d"):
 
 
 def test_an_example_is_found_in_the_paragraphs_where_it_stands():
-    question, before, after = text(1, 30), text(2, 40), text(3, 40)
+    question, before, after = f"{text(1, 30)} caf\u00e9", text(2, 40), text(3, 40)
     inside = document(before, f"{text(4, 9)} {question.upper()}! {text(5, 9)}", after)
-    ((kept, (removal,), (hit,)),) = decontaminate([inside], examples(text(9, 30), question))
+    # Examples are brought into the normal form of the corpus.
+    looked_for = examples(text(9, 30), unicodedata.normalize("NFD", question))
+    ((kept, (removal,), (hit,)),) = decontaminate([inside], looked_for)
     assert kept.text == f"{before}\n\n{after}"
     assert (removal.document, removal.paragraph, removal.rule) == ("d", 1, "contaminated")
     assert removal.value == "quiz q1 (overlap 1.00)"
@@ -101,7 +104,7 @@ def test_examples_are_looked_for_some_at_a_time(monkeypatch):
     monkeypatch.setattr(decontamination, "WORDS_AT_ONCE", 50)
     monkeypatch.setattr(shingles, "CHARACTERS_AT_ONCE", 100)
     asked = [("quiz", f"q{i}", text(i, 20)) for i in range(7)]
-    parts = list(decontamination.in_parts(iter(asked), DecontaminateConfig()))
+    parts = list(decontamination.in_groups(iter(asked), DecontaminateConfig()))
     assert [(len(part), part.words) for part in parts] == [(3, 60), (3, 60), (1, 20)]
     whole = [document(*(text(i, 20) for i in range(9)))]
     hits = [hit.example for part in parts for _, _, found in decontaminate(whole, part.index()) for hit in found]
@@ -132,20 +135,14 @@ def test_what_many_examples_share_is_looked_for_once():
 def test_processes_share_an_index_in_memory_and_find_what_it_finds(tmp_path, count):
     looked_for = Examples(DecontaminateConfig())
     looked_for.add([("quiz", f"q{i}", text(i, 20)) for i in range(count)])
-    decontamination.write_index(looked_for, tmp_path / "index.joblib")
-    shared = decontamination._opened(tmp_path / "index.joblib")
+    looked_for.write_index(tmp_path / "index.joblib")
+    shared = decontamination.opened(tmp_path / "index.joblib")
     arrays = [*vars(shared).values(), *(array for table in shared.tables.values() for array in vars(table).values())]
     assert {type(array) for array in arrays if isinstance(array, np.ndarray)} == {np.memmap}
     documents = [document(text(i, 20)) for i in range(5)]
     found = list(decontaminate(documents, shared))
     assert found == list(decontaminate(documents, looked_for.index()))
     assert sum(len(hits) for _, _, hits in found) == count
-
-
-def test_examples_are_brought_into_the_normal_form_of_the_corpus():
-    composed = " ".join(f"caf\u00e9{i}" for i in range(20))
-    ((_, _, (hit,)),) = decontaminate([document(composed)], examples(unicodedata.normalize("NFD", composed)))
-    assert hit.overlap == 1.0
 
 
 def given_file(path, content):
@@ -177,22 +174,14 @@ def test_every_text_field_of_a_file_is_an_example(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("content", "change", "message"),
     [
-        (lambda file: ExampleFile("quiz", file.file + "x", file.sha256), "x: missing; expected the examples of quiz"),
-        (lambda file: ExampleFile("quiz", file.file, "0" * 64), "decontaminate.examples: .* expected 0000"),
+        ("x", {"file": "elsewhere.jsonl"}, "elsewhere.jsonl: missing; expected the examples of quiz"),
+        ("x", {"sha256": "0" * 64}, "decontaminate.examples: .* expected 0000"),
+        ('{"label": 1}\n', {}, r"quiz.jsonl: holds no text; expected the examples of quiz"),
+        ('{"a": "b"}\n{"a"\n', {}, r"quiz.jsonl:2: broken_json"),
     ],
 )
-def test_a_file_that_is_not_the_stated_one_is_refused(tmp_path, change, message):
+def test_a_file_that_is_not_the_stated_one_or_holds_no_examples_is_refused(tmp_path, content, change, message):
     with pytest.raises(UserError, match=message):
-        list(read_examples(change(given_file(tmp_path / "quiz.txt", "x"))))
-
-
-def test_a_file_without_text_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"quiz.jsonl: holds no text; expected the examples of quiz"):
-        list(read_examples(given_file(tmp_path / "quiz.jsonl", '{"label": 1}\n')))
-
-
-def test_a_broken_record_of_an_evaluation_set_is_refused_with_its_line(tmp_path):
-    with pytest.raises(UserError, match=r"quiz.jsonl:2: broken_json"):
-        list(read_examples(given_file(tmp_path / "quiz.jsonl", '{"a": "b"}\n{"a"\n')))
+        list(read_examples(replace(given_file(tmp_path / "quiz.jsonl", content), **change)))

@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plm_core.corpus import document as module
-from plm_core.corpus import tables
 from plm_core.corpus.deduplicate import DeduplicateConfig, deduplicate, without_repeats
 from plm_core.corpus.document import Document, parts_of, write_documents
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
@@ -32,7 +31,7 @@ def run(corpus, tmp_path_factory, **config):
     """What is left of each document; parts hold two of them."""
     folder = tmp_path_factory.mktemp("dedup")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "ROWS_AT_ONCE", 2)
+        patch.setattr(module, "ROWS_AT_ONCE", 2)
         patch.setattr(module, "PART_BYTES", 1)
         write_documents(folder / "x.parquet", sorted(corpus, key=lambda d: d.id))
         parts = parts_of([folder / "x.parquet"])
@@ -105,13 +104,6 @@ def test_every_paragraph_is_kept_or_removed_whatever_the_order(tmp_path_factory,
     mixed = list(documents)
     shuffle.shuffle(mixed)
     assert run(mixed, tmp_path_factory) == found
-
-
-def test_an_unknown_action_is_refused_by_name():
-    from plm_core.config import UserError, from_dict
-
-    with pytest.raises(UserError, match=r"deduplicate.documents: found the text 'keep_all'; expected one of keep_one"):
-        from_dict(DeduplicateConfig, {"documents": "keep_all"}, "deduplicate")
 
 
 def test_same_side_beside_the_deduplication_of_paragraphs_is_refused():

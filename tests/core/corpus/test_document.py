@@ -1,4 +1,6 @@
-"""Documents survive the disk unchanged; a file that is no corpus is named."""
+"""Rows reach the disk a few at a time and come back as they were; parts hold every document once, in order."""
+
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,9 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError
-from plm_core.corpus.document import Document, merge_documents, read_documents, write_documents
+from plm_core.corpus import document as module
+from plm_core.corpus.document import (
+    CHARACTERS_AT_ONCE,
+    ROWS_AT_ONCE,
+    Document,
+    Part,
+    Texts,
+    gather,
+    parts_of,
+    pieces_of,
+    read_documents,
+    read_rows,
+    row_writer,
+    some_of,
+    write_documents,
+)
+from plm_core.corpus.removal import Removal, read_removals, removal_log
 
 METADATA = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3)
+NUMBERS = st.none() | st.integers(0, 2**31 - 1)
+COLUMN = pa.schema([("text", pa.string())])
 
 
 @given(st.lists(st.builds(Document, st.text(), st.text(), st.text(), METADATA), max_size=7))
@@ -19,21 +39,64 @@ def test_documents_come_back_as_they_were_written(tmp_path_factory, documents):
     assert list(read_documents(path)) == documents
 
 
-def other_tables(path):
-    """Files that somebody may take for a corpus."""
-    yield lambda: None
-    yield lambda: path.write_bytes(b"")
-    yield lambda: path.write_bytes(b"PAR1 no parquet PAR1")
-    yield lambda: pq.write_table(pa.table({"text": ["x"]}), path)
-    yield lambda: pq.write_table(pa.table({n: ["{"] for n in ("id", "text", "source", "metadata")}), path)
+@given(st.lists(st.builds(Removal, st.text(), NUMBERS, st.text(), st.text(), st.text(), st.text()), max_size=7))
+def test_removals_come_back_as_they_were_written(tmp_path_factory, removals):
+    folder = tmp_path_factory.mktemp("removals")
+    with removal_log(folder) as log:
+        for removal in removals:
+            log.write(removal)
+    assert list(read_removals(folder / "removed.parquet")) == removals
+    columns = {"document": "string", "paragraph": "int32", "source": "string", "rule": "string", "value": "string"}
+    schema = pq.read_schema(folder / "removed.parquet")
+    assert {field.name: str(field.type) for field in schema} == columns | {"text": "string"}
 
 
-@pytest.mark.parametrize("which", range(5), ids=["missing", "empty", "garbage", "other columns", "broken metadata"])
-def test_a_file_that_is_no_corpus_is_named(tmp_path, which):
+def test_rows_are_held_by_number_and_by_size(tmp_path):
     path = tmp_path / "x.parquet"
-    list(other_tables(path))[which]()
+    with row_writer(path, COLUMN, lambda text: {"text": text}) as writer:
+        for _ in range(ROWS_AT_ONCE + 5):
+            writer.write("short")
+        writer.write("x" * CHARACTERS_AT_ONCE)
+        writer.write("y" * (CHARACTERS_AT_ONCE - 1))
+        writer.write("last")
+        writer.write("after")
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    assert groups == [ROWS_AT_ONCE, 6, 2, 1]
+    assert [row["text"][-5:] for row in read_rows(path, COLUMN)][-4:] == ["xxxxx", "yyyyy", "last", "after"]
+
+
+def test_what_fails_while_rows_are_written_leaves_the_old_table(tmp_path):
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"old")
+
+    def write_and_fail():
+        with row_writer(path, COLUMN, lambda text: {"text": text}) as writer:
+            for _ in range(ROWS_AT_ONCE + 1):
+                writer.write("new")
+            raise KeyError("something else")
+
+    with pytest.raises(KeyError, match="something else"):
+        write_and_fail()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+BROKEN = pa.table({name: ["{"] for name in ("id", "text", "source", "metadata")})
+OTHERS = {
+    "missing": lambda path: None,
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": lambda path: path.write_bytes(b"PAR1 no parquet PAR1"),
+    "other columns": lambda path: pq.write_table(pa.table({"text": ["x"]}), path),
+    "broken metadata": lambda path: pq.write_table(BROKEN, path),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_that_is_no_corpus_is_named(tmp_path, name):
+    OTHERS[name](tmp_path / "x.parquet")
     with pytest.raises(UserError, match=r"x\.parquet"):
-        list(read_documents(path))
+        list(read_documents(tmp_path / "x.parquet"))
 
 
 def test_a_damaged_corpus_is_named_or_harmless(tmp_path, documents):
@@ -53,29 +116,110 @@ def test_a_damaged_corpus_is_named_or_harmless(tmp_path, documents):
     assert all("x.parquet" in refusal for refusal in refusals)
 
 
-IDS = st.lists(st.text(max_size=3), unique=True, max_size=20)
-
-
-@given(IDS, st.integers(1, 4), st.randoms(use_true_random=False))
-def test_the_documents_of_several_files_come_in_the_order_of_their_ids(tmp_path_factory, ids, files, random):
-    folder = tmp_path_factory.mktemp("merged")
-    parts = [[] for _ in range(files)]
-    for name in sorted(ids):
-        random.choice(parts).append(Document(name, f"text of {name}", "s"))
-    paths = [folder / f"{i}.parquet" for i in range(files)]
-    for path, part in zip(paths, parts, strict=True):
-        write_documents(path, part)
-    merged = merge_documents([(path, slice(None)) for path in paths])
-    assert list(merged) == [Document(name, f"text of {name}", "s") for name in sorted(ids)]
-
-
 @pytest.mark.parametrize("ids", [("a", "c", "b"), ("a", "a", "b"), ("b", "c", "a")])
 def test_ids_out_of_order_or_twice_are_refused(tmp_path, ids):
     write_documents(tmp_path / "x.parquet", [Document(i, "t", "s") for i in ids[:2]])
     write_documents(tmp_path / "y.parquet", [Document(i, "t", "s") for i in ids[2:]])
     write_documents(tmp_path / "z.parquet", [Document(i, "t", "s") for i in ids])
     with pytest.raises(UserError, match=r"z\.parquet: the id '.' comes after '.'; expected unique ids in order"):
-        list(merge_documents([(tmp_path / "z.parquet", slice(None))]))
+        list(Part(((tmp_path / "z.parquet", slice(None)),)).documents())
     if len(set(ids)) < len(ids):
         with pytest.raises(UserError, match=r"x\.parquet, .*y\.parquet: the id 'a' comes after 'a'"):
-            list(merge_documents([(tmp_path / name, slice(None)) for name in ("x.parquet", "y.parquet")]))
+            list(Part(tuple((tmp_path / name, slice(None)) for name in ("x.parquet", "y.parquet"))).documents())
+
+
+def test_files_that_are_not_sorted_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
+    write_documents(tmp_path / "x.parquet", [Document(name, "t", "s") for name in "abdc"])
+    write_documents(tmp_path / "y.parquet", [Document(name, "t", "s") for name in "cdab"])
+    with pytest.raises(UserError, match=r"y\.parquet: the id 'a' comes after 'c'; expected unique ids in order"):
+        parts_of([tmp_path / "y.parquet"])
+    with pytest.raises(UserError, match=r"x\.parquet: the id 'c' comes after 'd'"):
+        [list(part.documents()) for part in parts_of([tmp_path / "x.parquet"])]
+
+
+SIZES = st.dictionaries(st.text(max_size=3), st.integers(0, 300), min_size=1, max_size=60)
+
+
+@given(SIZES, st.integers(1, 3), st.integers(1, 4000), st.randoms(use_true_random=False))
+def test_parts_are_the_documents_of_all_files_in_the_order_of_their_ids(tmp_path_factory, texts, files, size, draw):
+    folder = tmp_path_factory.mktemp("parts")
+    documents = [Document(name, "x" * length, "s") for name, length in sorted(texts.items())]
+    groups = [[] for _ in range(files)]
+    for document in documents:
+        draw.choice(groups).append(document)
+    paths = [folder / f"{number}.parquet" for number in range(files)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PART_BYTES", size)
+        patch.setattr(module, "ROWS_AT_ONCE", 3)
+        for path, group in zip(paths, groups, strict=True):
+            write_documents(path, group)
+        parts = parts_of(paths)
+    found = [list(part.documents()) for part in parts]
+    assert [document for part in found for document in part] == documents
+    if len(parts) > 1:
+        assert all(found)
+        assert [part.first for part in parts[1:]] == [part[0].id for part in found[1:]]
+
+
+def test_a_part_ends_when_it_is_large_enough_and_reads_no_more_than_it_must(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(module, "PART_BYTES", 100_000)
+    lengths = [30_000] * 10 + [900_000] + [30_000] * 10
+    documents = [Document(f"{i:02}", f"{i:030000}" * (length // 30_000), "s") for i, length in enumerate(lengths)]
+    write_documents(tmp_path / "x.parquet", documents)
+    parts = parts_of([tmp_path / "x.parquet"])
+    groups = [range(11)[piece] for part in parts for _, piece in part.pieces]
+    assert [number for group in groups for number in group] == list(range(11))
+    assert [len(group) for group in groups] == [2, 2, 2, 2, 2, 1]
+    assert [list(read_documents(*piece)) for piece in pieces_of(tmp_path / "x.parquet")] == [
+        list(part.documents()) for part in parts
+    ]
+
+
+def test_there_are_so_many_parts_at_most(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(module, "PART_BYTES", 1)
+    write_documents(tmp_path / "x.parquet", [Document(f"{i:02}", "x" * 500, "s") for i in range(60)])
+    assert len(parts_of([tmp_path / "x.parquet"])) == len(pieces_of(tmp_path / "x.parquet")) == 60
+    monkeypatch.setattr(module, "MOST_PARTS", 7)
+    assert len(parts_of([tmp_path / "x.parquet"])) == len(pieces_of(tmp_path / "x.parquet")) <= 7
+
+
+@given(st.integers(1, 40), st.integers(1, 60_000))
+def test_some_texts_are_as_many_as_may_be_and_evenly_spread(tmp_path_factory, count, most):
+    folder = tmp_path_factory.mktemp("some")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROWS_AT_ONCE", 1)
+        for file, numbers in (("0", range(count)), ("1", range(count, 2 * count))):
+            write_documents(folder / f"{file}.parquet", [Document(f"{i:02}", f"{i:01000}", "s") for i in numbers])
+    group = pq.read_metadata(folder / "0.parquet").row_group(0).total_byte_size
+    pieces, share = some_of(folder, most)
+    texts = Texts(pieces)
+    chosen = [int(text) for text in texts]
+    assert chosen == list(map(int, texts))
+    assert len(chosen) == min(2 * count, max(1, most // group))
+    assert share == len(chosen) / (2 * count)
+    gaps = {after - before for before, after in pairwise([*chosen, 2 * count])}
+    assert chosen[0] == 0
+    assert max(gaps) - min(gaps) <= 1
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_table_may_be_a_folder_of_files_and_is_read_in_their_order(tmp_path, monkeypatch, linked):
+    def refuse(*_):
+        raise OSError(1, "Operation not permitted")
+
+    documents = [Document(f"{i:03}", f"text {i}", "s") for i in range(30)]
+    for number in range(4):
+        write_documents(tmp_path / f"part-{number}.parquet", documents[10 * number : 10 * number + 10])
+    if not linked:
+        monkeypatch.setattr(module.os, "link", refuse)
+    table = tmp_path / "all.parquet"
+    gather(sorted(tmp_path.glob("part-*")), table)
+    assert [path.name for path in sorted(table.iterdir())] == ["00000.parquet", "00001.parquet", "00002.parquet"]
+    assert list(read_documents(table)) == documents
+    assert [document for part in parts_of([table]) for document in part.documents()] == documents
+    assert pq.read_table(table).num_rows == 30
+    # Where they come from they still are.
+    assert list(read_documents(tmp_path / "part-0.parquet")) == documents[:10]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_core.corpus import document, ingest, tables
+from plm_core.corpus import document, ingest
 from plm_core.corpus.document import Document, parts_of, read_documents
 from plm_core.corpus.ingest import COUNTS, DOCUMENTS, join_part, read_part, refused
 
@@ -54,7 +54,7 @@ def test_of_documents_with_one_id_the_first_is_kept_and_the_others_are_quarantin
     others = sorted((d.source, "duplicate_id", d.id) for d in every if d not in first.values())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document, "PART_BYTES", size)
-        patch.setattr(tables, "ROWS_AT_ONCE", 2)
+        patch.setattr(document, "ROWS_AT_ONCE", 2)
         # Some are sorted in memory, others in files, of which a few at a time are merged.
         patch.setattr(ingest, "CHARACTERS_AT_ONCE", held)
         patch.setattr(ingest, "MOST_RUNS", 2)

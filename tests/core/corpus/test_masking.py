@@ -39,16 +39,13 @@ LEFT = [
 def test_what_is_personal_becomes_a_placeholder(kind, text, masked):
     placeholders = [EMAIL] if kind == "email" else [IPV4, IPV6] if kind == "ip" else [PHONE]
     assert mask(text, [kind]) == (masked, {kind: sum(masked.count(p) for p in placeholders)})
+    # Placeholders stay what they are and are not counted.
+    assert mask(masked, ["email", "ip", "phone"]) == (masked, {"email": 0, "ip": 0, "phone": 0})
 
 
 @pytest.mark.parametrize(("kind", "text"), LEFT)
 def test_what_only_looks_like_it_stays(kind, text):
     assert mask(text, [kind]) == (text, {kind: 0})
-
-
-@pytest.mark.parametrize(("kind", "text", "masked"), MASKED)
-def test_placeholders_stay_what_they_are_and_are_not_counted(kind, text, masked):
-    assert mask(masked, ["email", "ip", "phone"]) == (masked, {"email": 0, "ip": 0, "phone": 0})
 
 
 def test_only_the_kinds_that_are_asked_for_are_masked():
@@ -70,17 +67,3 @@ def test_lines_stay_where_they_are(text):
     assert [line == "" for line in masked.split("\n")] == [line == "" for line in text.split("\n")]
     if masked == text:
         assert set(counts.values()) == {0}
-
-
-@pytest.mark.parametrize("part", ["a", "a.", "1", "+1", "1.", "1-", "+1 ", "a@", "a-", "2:", "(2", "ab@cd", "202-"])
-def test_a_long_run_is_read_in_one_pass(part):
-    """Without a limit inside the patterns this would take hours."""
-    text = part * 100_000
-    masked, _ = mask(text, ["email", "ip", "phone"])
-    assert masked
-
-
-def test_many_long_numbers_are_read_in_one_pass():
-    """Divided in every way between the groups of a telephone number, each would take a second."""
-    text = f"+1{'5' * 60}x " * 1000
-    assert mask(text, ["phone"]) == (text, {"phone": 0})

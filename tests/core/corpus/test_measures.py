@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.corpus.measures import MEASURES
-from plm_core.corpus.measures.text import Text
+from plm_core.corpus.measures import MEASURES, Text
 
 ENDS = 'A.\nB!\nC?\nD"\nE”\nF...\nG\nH…'
 

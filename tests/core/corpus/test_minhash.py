@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from searches import search
 
-from plm_core.config import UserError, from_dict
+from plm_core.config import UserError
 from plm_core.corpus import minhash
 from plm_core.corpus.minhash import Similarity
 from plm_core.corpus.pool import Pool
@@ -69,6 +69,7 @@ def test_exact_copies_differ_in_case_and_white_space_at_most(tmp_path_factory):
     assert found.original.tolist() == [0, 1, 0, 0, 4, 5, 4, 7]
     assert found.exact.tolist() == [True, True, True, False, True, True, True, True]
     assert found.similarity.tolist() == [1.0] * 8
+    assert find([], tmp_path_factory).original.tolist() == []
 
 
 def test_a_chain_of_near_duplicates_is_one_group_and_the_first_is_its_original(tmp_path_factory):
@@ -136,21 +137,3 @@ def test_more_texts_than_a_graph_can_number_are_refused(tmp_path, monkeypatch):
         UserError, match=r"^deduplicate.paragraphs: 2,147,483,648 of .*: set deduplicate.paragraphs: off"
     ):
         minhash.find_duplicates(tmp_path / "paragraphs", Similarity(), Pool(tmp_path / "pool", 1))
-
-
-def test_no_text_and_no_words_are_nothing_special(tmp_path_factory):
-    assert find([], tmp_path_factory).original.tolist() == []
-    assert find(["..."], tmp_path_factory).original.tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"threshold": 0.0}, "threshold: found 0.0"),
-        ({"threshold": 1.1}, "threshold: found 1.1"),
-        ({"bands": 0}, "bands: found 0"),
-    ],
-)
-def test_a_similarity_that_makes_no_sense_is_refused(values, message):
-    with pytest.raises(UserError, match=message):
-        from_dict(Similarity, values, "similarity")

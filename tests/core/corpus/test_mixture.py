@@ -8,10 +8,6 @@ from plm_core.config import UserError, from_dict
 from plm_core.corpus.mixture import MixtureConfig, copies, repeats
 
 
-def test_without_shares_all_is_taken_once():
-    assert repeats({"a": 5, "b": 0}, MixtureConfig()) == {"a": 1.0, "b": 1.0}
-
-
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 10**9), min_size=1),
     st.floats(1.0, 4.0),

@@ -1,16 +1,12 @@
 """A bad record never stops a source: it comes out with its place and reason, and what is around it is read."""
 
-import csv
-import functools
 import gzip
-import io
 import json
 import os
 import random
-import re
+import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.quarantine import Quarantined, Refused, quarantined
+from plm_core.corpus.quarantine import EXCERPT, Refused, quarantined
 from plm_core.corpus.sources import SOURCES, open_source
 
 BOM = b"\xef\xbb\xbf"
@@ -206,6 +202,20 @@ def test_a_parquet_file_with_a_broken_name_of_a_column_is_one_record(tmp_path):
     assert summary(read(tmp_path), tmp_path) == [("x.parquet:1", "damaged_file")]
 
 
+FAULTS = {"crash": lambda: os.kill(os.getpid(), signal.SIGKILL), "memory": lambda: bytearray(1 << 33)}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_parquet_file_that_takes_its_reader_down_is_one_record(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: FAULTS[name]() and [])
+    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "x.parquet")
+    (tmp_path / "y.txt").write_text("good")
+    bad, good = read(tmp_path)
+    assert (bad.place, bad.reason, good.text) == (f"{tmp_path}/x.parquet:1", "damaged_file", "good")
+    assert bad.detail == "reading it crashes, or takes more than 4 GiB; what is before this place was read"
+    assert bad.lost_bytes == (tmp_path / "x.parquet").stat().st_size
+
+
 def test_every_row_of_parquet_without_text_is_counted(tmp_path):
     pq.write_table(pa.table({"score": [0.5] * 99}), tmp_path / "x.parquet")
     assert summary(read(tmp_path), tmp_path) == [(f"x.parquet:{row}", "missing_text") for row in range(1, 100)]
@@ -283,169 +293,28 @@ def test_everything_that_is_kept_of_a_bad_record_is_short_printable_text(tmp_pat
     (found,) = read(tmp_path)
     assert found.place == f"{tmp_path}/new\\nline/x.jsonl:1"
     assert found.excerpt.startswith("\\xff\\x00\\x1b[31m\\u202e\U0001f600")
-    assert len(found.excerpt) == 200
+    assert len(found.excerpt) == EXCERPT == 200
     assert found.excerpt.isprintable()
     long = quarantined("x:1", Refused("r", "\ud800\n" * 999), "")
-    assert len(long.detail) == 200
+    assert len(long.detail) == EXCERPT
     assert long.detail.isprintable()
-
-
-ROWS = [{"key": f"k{i}", "text": f"{i} \u00e4 \U0001f600 " + "word " * i, "by": "A,\n"} for i in range(7)]
-
-
-@functools.cache
-def plain(kind):
-    """A sound file of a format."""
-    if kind == "txt":
-        return "\n\n".join(row["text"] for row in ROWS).encode()
-    if kind == "jsonl":
-        return "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS).encode()
-    if kind == "parquet":
-        out = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(ROWS), out, row_group_size=3, write_page_checksum=True)
-        return out.getvalue()
-    out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, ROWS[0])
-    writer.writeheader()
-    writer.writerows(ROWS)
-    return out.getvalue().encode()
-
-
-def mutated(draw, data):
-    """The bytes after one to three accidents."""
-    for _ in range(draw.randint(1, 3)):
-        at = draw.randrange(len(data) + 1)
-        kind = draw.randrange(6)
-        if kind == 0 and at < len(data):
-            data = data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
-        elif kind == 1:
-            data = data[:at]
-        else:
-            new = [b"\0\0", b"\xff", draw.choice([b'"', b"\n", b"\r", b",", b"{"]), data[at : at + draw.randrange(99)]]
-            data = data[:at] + new[kind - 2] + data[at:]
-    return data
-
-
-def unpacked(ending, data):
-    """What is in a compressed file, by other means than the source's; None when it is damaged."""
-    try:
-        if ending == "gz":
-            return gzip.decompress(data) if data else None
-        return pa.input_stream(pa.py_buffer(data), compression="zstd").read() if data else None
-    except (OSError, EOFError, gzip.zlib.error):
-        return None
-
-
-def csv_records(data):
-    text = data.removeprefix(BOM).decode("utf-8", "surrogateescape")
-    rows, reader = [], csv.reader(re.findall("[^\n]*\n|[^\n]+", text), strict=True)
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            break
-        except csv.Error:
-            row = ["\udc80"]
-        if row:
-            rows.append(row)
-    names = [name for name in rows[0] if name] if rows else []
-    if len(set(names)) < len(names) or re.search("[\ud800-\udfff]", "".join(names)):
-        return 1
-    return max(0, len(rows) - 1)
-
-
-def record_count(kind, data):
-    """How many records are in the bytes of a sound or broken plain file."""
-    if kind == "jsonl":
-        return sum(1 for line in data.removeprefix(BOM).split(b"\n") if line.strip())
-    return 1 if kind == "txt" else csv_records(data)
-
-
-KINDS = ["txt", "jsonl", "csv", "parquet", *(f"{k}.{e}" for k in ("txt", "jsonl", "csv") for e in ("gz", "zst"))]
-
-
-def malformed(draw, name):
-    """A broken file: inside the compression or outside; and its number of records, None when it is not known."""
-    kind, _, ending = name.partition(".")
-    data = plain(kind)
-    if kind == "parquet":
-        return mutated(draw, data), None
-    if not ending:
-        data = mutated(draw, data)
-        return data, record_count(kind, data)
-    pack = gzip.compress if ending == "gz" else zstd
-    data = pack(mutated(draw, data)) if draw.random() < 0.5 else mutated(draw, pack(data))
-    inside = unpacked(ending, data)
-    return data, None if inside is None else record_count(kind, inside)
-
-
-def test_a_footer_that_arrow_ends_the_process_for_is_damage(tmp_path):
-    file = tmp_path / "x.parquet"
-    file.write_bytes(mutated(random.Random(9813), plain("parquet")))
-    [found] = read(file)
-    assert found.reason == "damaged_file"
-    assert "histogram" in found.detail
-
-
-@pytest.mark.parametrize("files", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_of_thousands_of_malformed_files_every_record_comes_out_once(tmp_path, files):
-    reasons, documents = Counter(), 0
-    for number in range(files):
-        name = KINDS[number % len(KINDS)]
-        kind = name.partition(".")[0]
-        data, expected = malformed(random.Random(number), name)
-        file = tmp_path / f"x.{name}"
-        file.write_bytes(data)
-        # Where a row of CSV that is too long ends is a matter of its quotes, which the count does not know.
-        limit = 10_000 if kind == "csv" else (90, 400)[number // len(KINDS) % 2]
-        found = read(file, id_field="key", max_record_bytes=limit)
-        bad = [r for r in found if isinstance(r, Quarantined)]
-        good = [r for r in found if isinstance(r, Document)]
-        damaged = [r for r in bad if r.reason == "damaged_file"]
-        assert len(good) + len(bad) == len(found)
-        if expected is None and name != "parquet":
-            whole = [r.reason for r in bad] == ["too_long" if kind == "txt" else "broken_header"]
-            assert damaged == found[-1:] or whole, number
-        elif expected is not None:
-            assert (len(found), damaged) == (expected, []), number
-        elif not damaged:
-            assert len(found) == pq.read_metadata(file).num_rows, number
-        assert all(r.place.startswith(f"{file}:") and r.excerpt.isprintable() and len(r.excerpt) <= 200 for r in bad)
-        "".join(d.id + d.text + str(d.metadata) for d in good).encode()
-        documents += len(good)
-        reasons.update(r.reason for r in bad)
-    assert documents > files
-    assert {r for r, count in reasons.items() if count > files / 1000} >= {
-        "broken_csv",
-        "broken_header",
-        "broken_json",
-        "damaged_file",
-        "invalid_utf8",
-        "missing_id",
-        "missing_text",
-        "nul_byte",
-        "too_long",
-        "wrong_fields",
-    }
 
 
 PEAK = """
 import sys
+from collections import Counter
 from plm_core.corpus.sources import SOURCES, open_source
 
-def read(path, limit):
-    stream = open_source("own", SOURCES["folder"](path, max_record_bytes=limit))
-    return [getattr(record, "reason", "document") for record in stream]
-
 def peak():
-    line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-    return int(line.split()[1]) // 1024
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 1024
 
-small, large, limit = sys.argv[1:]
-read(small, int(limit))
+def read(path):
+    source = SOURCES["folder"](path, max_record_bytes=int(sys.argv[3]))
+    return Counter(getattr(record, "reason", "document") for record in open_source("own", source))
+
+read(sys.argv[1])
 before = peak()
-found = read(large, int(limit))
-print(*found, peak() - before)
+print(*sorted(read(sys.argv[2]).items()), peak() - before)
 """
 LONG = b"x" * 60_000_000
 LARGE = {
@@ -455,24 +324,45 @@ LARGE = {
 }
 
 
+def measured(project, small, large, limit):
+    """What is read of the large file, and by how many megabytes more memory than the small one takes."""
+    command = [sys.executable, "-c", PEAK, small, large, str(limit)]
+    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+    found, _, grown = run.stdout.strip().rpartition(" ")
+    return found, int(grown)
+
+
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("kind", LARGE)
 def test_a_long_record_is_found_without_being_held(project, tmp_path, kind, ending):
     pack = {"": bytes, ".gz": lambda data: gzip.compress(data, 1), ".zst": zstd}[ending]
     begin, rest = LARGE[kind]
-    (tmp_path / f"small.{kind}{ending}").write_bytes(pack(begin))
-    (tmp_path / f"large.{kind}{ending}").write_bytes(pack(begin + rest))
-
-    def measured(limit):
-        files = [str(tmp_path / f"{size}.{kind}{ending}") for size in ("small", "large")]
-        run = subprocess.run(
-            [sys.executable, "-c", PEAK, *files, str(limit)], cwd=project, capture_output=True, text=True, check=True
-        )
-        *found, grown = run.stdout.split()
-        return found, int(grown)
-
-    found, grown = measured(1_000_000)
-    assert found == (["too_long"] if kind == "txt" else ["document", "too_long", "document"])
+    files = [tmp_path / f"{size}.{kind}{ending}" for size in ("small", "large")]
+    for file, data in zip(files, (begin, begin + rest), strict=True):
+        file.write_bytes(pack(data))
+    found, grown = measured(project, *files, 1_000_000)
+    assert found == ("('too_long', 1)" if kind == "txt" else "('document', 2) ('too_long', 1)")
     assert grown < 20
     if kind == "jsonl":
-        assert measured(100_000_000)[1] > 50, "the measurement sees what is held"
+        assert measured(project, *files, 100_000_000)[1] > 50, "the measurement sees what is held"
+
+
+BOMBS = {
+    "shared": ({}, 1_000_000, "('too_long', 64)"),
+    "prefixes": (
+        {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+        1_000_000,
+        "('too_long', 64)",
+    ),
+    "allowed": ({}, 100_000_000, "('document', 64)"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_a_parquet_file_takes_in_memory_is_bounded_whatever_it_unfolds_to(project, tmp_path, name):
+    how, limit, expected = BOMBS[name]
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "small.parquet")
+    pq.write_table(pa.table({"text": ["x" * 4_000_000] * 64}), tmp_path / "x.parquet", compression="zstd", **how)
+    found, grown = measured(project, tmp_path / "small.parquet", tmp_path / "x.parquet", limit)
+    assert found == expected
+    assert grown < 200

@@ -6,8 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from plm_core.config import UserError
-from plm_core.corpus.clean import CleanConfig
-from plm_core.corpus.rules import Bounds
+from plm_core.corpus.clean import Bounds, CleanConfig
 from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.survey import LOOKED_AT, survey
 

@@ -127,13 +127,3 @@ def test_a_store_of_another_tokenizer_is_refused_by_name(store, tokenizers):
     store.require(tokenizers["bpe"])
     with pytest.raises(UserError, match=r"train: made by the tokenizer"):
         store.require(tokenizers["unigram"])
-
-
-def test_a_failing_stream_of_documents_leaves_no_store(tmp_path, tokenizer):
-    def documents():
-        yield "a", "text"
-        raise UserError("broken")
-
-    with pytest.raises(UserError, match="broken"):
-        write_store(tmp_path / "x", documents(), tokenizer)
-    assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,7 @@ def test_steps_read_epoch_after_epoch_each_item_once(seed, batch, count, epochs)
     read = np.concatenate([items_at(seed, step, batch, count) for step in range(steps)])
     for epoch in range(epochs):
         assert sorted(read[epoch * count : (epoch + 1) * count]) == list(range(count))
+    assert len({epoch_order(*which, 99).tobytes() for which in ((1, 0), (1, 1), (2, 0))}) == 3
 
 
 @given(seed=SEEDS, step=st.integers(0, 10**6), batch=st.integers(1, 13), count=st.integers(1, 99))
@@ -36,12 +37,6 @@ def test_each_rank_can_read_its_slice_of_the_global_batch_alone(store, seed, ste
     whole = windows.rows_at(seed, step, ranks * each)
     parts = [windows.rows_at(seed, step * ranks + rank, each) for rank in range(ranks)]
     assert np.array_equal(np.concatenate(parts), whole)
-
-
-def test_epochs_and_seeds_draw_other_orders():
-    assert not np.array_equal(epoch_order(1, 0, 99), epoch_order(1, 1, 99))
-    assert not np.array_equal(epoch_order(1, 0, 99), epoch_order(2, 0, 99))
-    assert not epoch_order(1, 0, 99).flags.writeable
 
 
 def test_named_streams_of_one_seed_are_independent():
@@ -88,15 +83,6 @@ def test_a_row_longer_than_the_data_is_refused_by_name(store, surplus):
     assert Streams(store, 7, len(store), len(store) // 7).steps == 1
 
 
-@pytest.mark.parametrize(("length", "advance"), [(13, 13), (14, 13), (7, 3)])
-def test_windows_of_any_overlap_begin_where_they_should_and_the_next_would_not_fit(store, length, advance):
-    windows = Windows(store, length, advance)
-    rows = windows.spread_rows(len(windows))
-    for window in (0, 1, len(windows) - 1):
-        assert np.array_equal(rows[window], store.tokens(window * advance, window * advance + length))
-    assert len(windows) * advance + length > len(store)
-
-
 @given(
     seed=SEEDS, rows=st.integers(1, 7), advance=st.integers(1, 13), ahead=st.integers(0, 13), step=st.integers(0, 999)
 )
@@ -118,13 +104,6 @@ def test_a_pass_of_streams_reads_the_whole_store_but_for_less_than_a_step_and_th
     assert [streams.begins(step) for step in (0, 1, streams.steps - 1, streams.steps)] == [True, False, False, True]
     assert not np.array_equal(streams.rows_at(3, 0), streams.rows_at(3, streams.steps))
     assert not np.array_equal(streams.rows_at(3, 0), streams.rows_at(4, 0))
-
-
-def test_a_stream_goes_on_at_the_beginning_behind_the_end_of_the_store(store):
-    streams = Streams(store, 1, len(store), 13)
-    row = streams.rows_at(7, 1)[0]
-    stream = store.tokens(0, len(store))
-    assert any(np.array_equal(row, np.roll(stream, -start)) for start in np.flatnonzero(stream == row[0]))
 
 
 @given(seed=SEEDS, item=st.integers(0, 10**6), length=st.integers(2, 99))

@@ -7,7 +7,7 @@ from plm_core.benchmarks.sources import texts
 from plm_core.benchmarks.sources.texts import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, eras, next_passages
 from plm_core.benchmarks.table import TASKS
 from plm_core.config import UserError
-from plm_core.corpus import tables
+from plm_core.corpus import document as module
 from plm_core.corpus.document import Document, write_documents
 from plm_core.corpus.normalize import paragraphs
 
@@ -25,7 +25,7 @@ def test_a_task_gives_the_same_unique_examples_each_time(documents, name):
 
 
 def test_of_a_large_split_some_documents_are_read_and_that_is_said(documents, tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
     for split in SPLITS:
         write_documents(tmp_path / f"{split}.parquet", documents if split == "train" else documents[:4])
     whole, said = texts.read("next", tmp_path)
