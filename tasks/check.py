@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from plm_core.benchmarks.pairs import PairsConfig
 from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
-from plm_core.benchmarks.sources import ExamplesConfig, task_of
+from plm_core.benchmarks.sources import task_of
+from plm_core.benchmarks.task import ExamplesConfig
 from plm_core.config import UserError, choose
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.decontaminate import DecontaminateConfig

@@ -7,9 +7,9 @@ stage writes a folder with a file ``<task>.<shots>.csv`` for each, and metrics `
 from pathlib import Path
 
 from plm_core import checkpoint
-from plm_core.benchmarks.examples import file_of, read_examples, sample
+from plm_core.benchmarks.examples import file_of, sample
 from plm_core.benchmarks.prompts import GOES_ON, FewshotConfig, prompt_of
-from plm_core.benchmarks.task import verified_task
+from plm_core.benchmarks.task import read_examples, verified_task
 from plm_core.config import UserError
 from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices

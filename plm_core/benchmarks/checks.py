@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plm_core.benchmarks.examples import Example, sample
-from plm_core.benchmarks.task import GlueTask
+from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.config import UserError
 
 FILE = "checks.jsonl"
@@ -30,8 +30,6 @@ COLUMNS = ("id", "check", "expected", "answered", "passed")
 TOLERANCE = 0.05
 """Numbers count as the same if they differ by at most this share of the task's span, or of the test labels' range."""
 HERE = Path(__file__).parent / "behaviour"
-KINDS = ("classification", "regression")
-"""The tasks that are checked."""
 MOST = 200
 """The most checks of one rule. They are a function of an example's id and texts alone: the same examples give the same
 checks."""
@@ -186,9 +184,9 @@ def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Che
     Raises:
         UserError: a line of a file is not a check, or tasks of this kind have none; the message names it.
     """
-    if task.kind not in KINDS:
+    if not KINDS[task.kind].has_checks:
         if (source / FILE).is_file():
-            expected = f"a {' or '.join(KINDS)}; remove the file"
+            expected = f"a {' or '.join(name for name, kind in KINDS.items() if kind.has_checks)}; remove the file"
             raise UserError(f"{source / FILE}: checks of {task.name}, a {task.kind}; expected {expected}")
         return []
     known = [example.id for example in test]

@@ -13,7 +13,7 @@ from itertools import islice
 from pydantic import NonNegativeInt, PositiveInt
 
 from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.task import GlueTask
+from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.config import PositiveShare, UserError, section
 from plm_core.corpus.normalize import shortened
 from plm_core.files import sha256_text
@@ -109,13 +109,13 @@ def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:
         UserError: there is none, it does not fit the task's classes, or the task's answers are not options.
     """
     where = f"fewshot.prompts.{task.name}"
-    if task.kind not in ("classification", "multiple_choice"):
+    if not KINDS[task.kind].has_options:
         raise UserError(
             f"fewshot.tasks: {task.name} is of the kind {task.kind}, whose answers are not options; expected a "
             "classification or a multiple choice: take it out"
         )
     prompt = own.get(task.name) or PROMPTS.get(task.name)
-    if task.kind == "multiple_choice":
+    if KINDS[task.kind].has_choices:
         if prompt is not None and prompt.options:
             raise UserError(f"{where}.options: found some; expected none, because each example has its own choices")
         return prompt or GOES_ON

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.task import GlueTask, types_of
+from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.corpus.normalize import words_of
 from plm_core.corpus.split import place_of
 
@@ -89,25 +89,12 @@ def shared(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str,
 
 
 def counts(task: GlueTask, split: str, examples: Iterable[Example]) -> dict[str, float | int]:
-    """The examples of a split: how many, by subset and by class; for a regression, the mean label; for tagged words,
-    their number and the entities by type; for questions, how many have no answer.
-    """
+    """The examples of a split: how many, by subset, and what their kind counts."""
     examples = list(examples)
     found: dict[str, float | int] = {f"{split}_examples": len(examples)}
     subsets = Counter(e.subset for e in examples if e.subset)
     found |= {f"{split}_{subset}_examples": n for subset, n in subsets.items()}
-    if task.kind == "token_classification":
-        tags = Counter(tag for e in examples for tag in e.tags)
-        found[f"{split}_words"] = tags.total()
-        found |= {f"{split}_entities_{of}": tags[task.labels.index(f"B-{of}")] for of in types_of(task.labels)}
-    elif task.kind == "question_answering":
-        found[f"{split}_unanswerable"] = sum(not e.answers for e in examples)
-    elif task.labels:
-        classes = Counter(e.label for e in examples)
-        found |= {f"{split}_label_{name}": classes[i] for i, name in enumerate(task.labels)}
-    elif examples:
-        found[f"{split}_mean_label"] = sum(e.label for e in examples) / len(examples)
-    return found
+    return found | {f"{split}_{name}": n for name, n in KINDS[task.kind].counts(task, examples).items()}
 
 
 def _texts(task: GlueTask, example: Example) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ from collections import Counter
 import pytest
 from projects import Project
 
-from plm_core.benchmarks.examples import read_examples, sample
+from plm_core.benchmarks.examples import sample
 from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.task import read_examples
 from plm_core.config import UserError
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import write_checksums

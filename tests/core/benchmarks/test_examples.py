@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.examples import Example, file_of, read_examples, sample, write_examples
-from plm_core.benchmarks.task import GlueTask, read_task, write_task
+from plm_core.benchmarks.examples import Example, file_of, sample
+from plm_core.benchmarks.task import GlueTask, read_examples, read_task, write_examples, write_task
 from plm_core.config import UserError
 
 TICKETS = GlueTask("tickets", "classification", "Which?", ("bïlling", "other", "c++"), ("accuracy",), "accuracy")

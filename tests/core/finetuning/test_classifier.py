@@ -8,7 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.finetuning.classifier import Classifier, ExampleBatch, Row, collate, draw_anew, example_loss, predict
+from plm_core.finetuning.classifier import Classifier, collate, draw_anew, example_loss, predict
+from plm_core.finetuning.featurize import Row
+from plm_core.finetuning.heads import ExampleBatch
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.llama import Llama, LlamaConfig
@@ -150,7 +152,7 @@ def test_a_device_is_waited_for_only_when_it_has_all_the_work(make_classifier, d
     model, done = make_classifier("gpt"), []
     model.register_forward_hook(lambda *_: done.append("forward"))
     answers = model.kind.answers
-    monkeypatch.setattr(model, "kind", model.kind._replace(answers=lambda *g: done.append("answers") or answers(*g)))
+    monkeypatch.setattr(model.kind, "answers", lambda *g: done.append("answers") or answers(*g))
     predict(model, rows(23), 5, device.device)
     assert done == ["forward"] * 5 + ["answers"] * 5
 

@@ -10,7 +10,7 @@ from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.evaluation.metrics import scores
 from plm_core.evaluation.spans import entity_f1
 from plm_core.finetuning import linear, results
-from plm_core.finetuning.classifier import Predicted
+from plm_core.finetuning.heads import Predicted
 
 NAMES = GlueTask("names", "token_classification", "?", iob2(("PER", "LOC")), ("entity_f1",), "entity_f1")
 PLACES = GlueTask("places", "multiple_choice", "?", ("1", "2", "3"), ("accuracy",), "accuracy")

@@ -13,7 +13,8 @@ import torch
 from folds import CONFIG, ROWS, plain, same
 from torch._dynamo.utils import counters
 
-from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
+from plm_core.finetuning.classifier import Classifier, collate, example_loss
+from plm_core.finetuning.featurize import Row
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.causal import causal_batch

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.sources import ExamplesConfig, read_source
+from plm_core.benchmarks.sources import read_source
+from plm_core.benchmarks.task import ExamplesConfig
 from plm_core.config import UserError, from_dict
 
 TICKETS = {
