@@ -26,10 +26,9 @@ from plm_core.config import listed
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import CHECKSUMS, sha256_file
 from plm_core.finetuning import results
-from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, collate, draw_anew, example_loss, predict, set_dropout
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
-from plm_core.finetuning.featurize import Rows, encoded, read_rows
+from plm_core.finetuning.featurize import Batching, Rows, encoded, read_rows
 from plm_core.finetuning.heads import Predicted
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.lora import adapt, merge

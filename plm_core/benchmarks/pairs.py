@@ -84,7 +84,14 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
     """
     path = Path(config.input)
     left_out: list[str] = []
-    every = list(_made(path, config.rules) if config.rules else _written(path, left_out))
+    every: list[Pair] = []
+    if config.rules:
+        for document in read_documents(path):
+            for rule in dict.fromkeys(config.rules):
+                for number, (good, bad) in enumerate(changed(document, RULES[rule])):
+                    every.append(Pair(f"{document.id}#{rule}-{number}", good, bad, rule, document.id))
+    else:
+        every += _written(path, left_out)
     if not every:
         expected = "sentences to which its rules apply" if config.rules else "at least one line"
         raise UserError(f"{path}: gives no pair; expected {expected}, or another input (pairs.{name})")
@@ -119,13 +126,6 @@ def load_pairs(path: Path) -> list[Pair]:
             except (ValueError, TypeError) as error:
                 raise UserError(f"{path}:{number}: {error!r}; expected a pair; {RESTORE}") from error
     return found
-
-
-def _made(path: Path, rules: Iterable[Rule]) -> Iterator[Pair]:
-    for document in read_documents(path):
-        for rule in dict.fromkeys(rules):
-            for number, (good, bad) in enumerate(changed(document, RULES[rule])):
-                yield Pair(f"{document.id}#{rule}-{number}", good, bad, rule, document.id)
 
 
 def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:

@@ -8,7 +8,6 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import islice
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -181,21 +180,21 @@ class Shots:
         often as any other, or once more, while it has examples left. Fewer shots are the first of more. None has the
         same texts as the example itself.
         """
-        return list(islice(self._turns(example), most))
-
-    def _turns(self, example: Example) -> Iterator[Example]:
         source = random.Random(int(sha256_text(f"{self._seed}/{example.id}"), 16))
         classes = sorted(self._of_class)
         source.shuffle(classes)
         waiting = [_shuffled(self._of_class[label], source) for label in classes]
-        own = set(example.texts)
+        shots: list[Example] = []
         while waiting:
-            for one in list(waiting):
-                shot = next((shot for shot in one if set(shot.texts) != own), None)
+            for of_class in list(waiting):
+                if len(shots) == most:
+                    return shots
+                shot = next((shot for shot in of_class if set(shot.texts) != set(example.texts)), None)
                 if shot is None:
-                    waiting.remove(one)
+                    waiting.remove(of_class)
                 else:
-                    yield shot
+                    shots.append(shot)
+        return shots
 
 
 def _shuffled(examples: Sequence[Example], source: random.Random) -> Iterator[Example]:

@@ -127,6 +127,8 @@ class Kind:
     """The fields that it may state."""
     formats: tuple[str, ...] = TABLES
     """The file extensions of a team's own task."""
+    has_labels = True
+    """Whether a task of this kind has labels."""
     of_classes = True
     """Whether a class has an F1 of its own, and is learned from its own examples."""
     has_choices = False
@@ -142,6 +144,10 @@ class Kind:
 
     def require_labels(self, task: GlueTask) -> None:
         """Raise ValueError for labels that a task of this kind cannot have."""
+        if not self.has_labels:
+            if task.labels:
+                raise ValueError(f"labels: found {', '.join(task.labels)}; expected none for a {task.kind}")
+            return
         if len(task.labels) < 2:
             raise ValueError(f"labels: found {list(task.labels)}; expected the names of at least two classes")
         for label in task.labels:
@@ -150,13 +156,10 @@ class Kind:
             if task.labels.count(label) > 1:
                 raise ValueError(f"labels: {label!r} appears twice; expected names that differ")
 
-    def labels(self, config: ExamplesConfig, where: str) -> list[str]:
-        """The labels of a team's own task; UserError, which begins with ``where``, if they are missing or too many."""
-        return config.labels
-
-    def question(self, config: ExamplesConfig) -> str:
-        """The question that a team's own task asks."""
-        return f"{config.label}: {', '.join(config.labels) or 'which number'}?"
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
+        """The question that a team's own task asks, and its labels; UserError, which begins with ``where``, if they are
+        missing or too many."""
+        return f"{config.label}: {', '.join(config.labels) or 'which number'}?", config.labels
 
     def reader(self, task: GlueTask, layout: Layout) -> Reader:
         """Reads the files of a task."""
@@ -192,12 +195,9 @@ class Regression(Kind):
     """One or two texts have a number."""
 
     metrics = ("pearson", "spearman")
-    of_classes = has_options = False
+    has_labels = of_classes = has_options = False
     head = "plm_core.finetuning.heads:NUMBERS"
     linear = "plm_core.finetuning.linear:numbers"
-
-    def require_labels(self, task: GlueTask) -> None:
-        _require_none(task)
 
     def reader(self, task: GlueTask, layout: Layout) -> Reader:
         return TableReader(layout, partial(number_of, span=task.span))
@@ -226,17 +226,15 @@ class MultipleChoice(Kind):
     head = "plm_core.finetuning.heads:CHOICES"
     linear = "plm_core.finetuning.linear:choices"
 
-    def labels(self, config: ExamplesConfig, where: str) -> list[str]:
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
         many = len(config.choices)
         if many == 1 and not config.labels:
             expected = f"how the label writes each place of {config.choices[0]}"
             raise UserError(f"{where}.labels: missing; expected {expected}")
         if many > 1 and config.labels and len(config.labels) != many:
             raise UserError(f"{where}.labels: {len(config.labels)} for {many} choices; expected one each, or none")
-        return config.labels or [str(place) for place in range(many)]
-
-    def question(self, config: ExamplesConfig) -> str:
-        return f"{config.label}: which of {', '.join(config.choices)}?"
+        labels = config.labels or [str(place) for place in range(many)]
+        return f"{config.label}: which of {', '.join(config.choices)}?", labels
 
     def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
         return {"choices": example.choices} | super().answer_fields(task, example)
@@ -263,11 +261,8 @@ class TokenClassification(Kind):
         if any(len(label.split()) != 1 for label in labels):
             raise ValueError(f"labels: found {list(labels)}; expected types without whitespace")
 
-    def labels(self, config: ExamplesConfig, where: str) -> list[str]:
-        return [*iob2(config.labels)]
-
-    def question(self, config: ExamplesConfig) -> str:
-        return f"Which words name {', '.join(config.labels)}?"
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
+        return f"Which words name {', '.join(config.labels)}?", [*iob2(config.labels)]
 
     def reader(self, task: GlueTask, layout: Layout) -> Reader:
         return ConllReader(task.labels, layout.iob1)
@@ -303,15 +298,12 @@ class QuestionAnswering(Kind):
     stated = ()
     optional = ("labels", "unanswerable")
     formats = (".json",)
-    of_classes = has_options = has_checks = False
+    has_labels = of_classes = has_options = has_checks = False
     head = "plm_core.finetuning.heads:SPANS"
     linear = "plm_core.finetuning.linear:spans"
 
-    def require_labels(self, task: GlueTask) -> None:
-        _require_none(task)
-
-    def question(self, config: ExamplesConfig) -> str:
-        return f"Where in the text is the answer{', if it is there' if config.unanswerable else ''}?"
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
+        return f"Where in the text is the answer{', if it is there' if config.unanswerable else ''}?", config.labels
 
     def reader(self, task: GlueTask, layout: Layout) -> Reader:
         return SquadReader(task.unanswerable)
@@ -347,11 +339,6 @@ def require_kind(name: str) -> None:
         raise ValueError(f"kind: found the text {name!r}; expected one of {', '.join(KINDS)}")
 
 
-def _require_none(task: GlueTask) -> None:
-    if task.labels:
-        raise ValueError(f"labels: found {', '.join(task.labels)}; expected none for a {task.kind}")
-
-
 def iob2(types: Iterable[str]) -> tuple[str, ...]:
     """The tags of entities of these types: ``B-`` begins one, ``I-`` continues it."""
     return (OUTSIDE, *(f"{prefix}-{of}" for of in types for prefix in "BI"))
@@ -382,11 +369,12 @@ def described(name: str, config: ExamplesConfig, unknown: str) -> GlueTask:
             raise UserError(f"{where}.{other.name}: has no meaning for the kind {config.kind}; expected it left out")
     score = str(config.score)
     metrics = config.metrics or [*kind.metrics]
+    question, labels = kind.describe(config, where)
     given: dict[str, Any] = {
         "name": name,
         "kind": name_of_kind,
-        "question": config.question or kind.question(config),
-        "labels": kind.labels(config, where),
+        "question": config.question or question,
+        "labels": labels,
         "metrics": [*metrics, *(part for part in score.split("+") if part not in metrics)],
         "score": score,
         "symmetric": config.symmetric,
@@ -416,7 +404,7 @@ def read_task(folder: Path) -> GlueTask:
 
 
 def verified_task(folder: Path) -> GlueTask:
-    """The task in a folder of examples, none of whose files is missing or damaged; otherwise UserError."""
+    """``read_task``; also UserError if another file of the folder is missing or damaged."""
     verify_checksums(folder)
     return read_task(folder)
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.finetuning.batches import Batching
+from plm_core.finetuning.featurize import Batching
 
 
 @given(count=st.integers(1, 299), batch=st.integers(1, 37), seed=st.integers(0, 9))

@@ -37,8 +37,8 @@ class Ordinal(Kind):
     head = f"{__name__}:LEVELS"
     linear = f"{__name__}:rounded"
 
-    def question(self, config):
-        return f"How high is {config.label}?"
+    def describe(self, config, where):
+        return f"How high is {config.label}?", config.labels
 
     def counts(self, task, examples):
         return {"median": float(np.median([e.label for e in examples]))}

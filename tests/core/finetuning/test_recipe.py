@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
-from plm_core.finetuning.recipe import Recipe
+from plm_core.finetuning.config import Recipe
 from plm_core.training.optimizer import OptimizerConfig
 
 
