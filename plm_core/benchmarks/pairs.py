@@ -22,7 +22,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from plm_core.benchmarks.readers import file_rows, text_of
+from plm_core.benchmarks.examples import file_rows, text_of
 from plm_core.config import UserError, section
 from plm_core.corpus.document import Document, read_documents
 from plm_core.corpus.normalize import WORD, paragraphs, words_of

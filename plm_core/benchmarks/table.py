@@ -13,7 +13,7 @@ Inference", section 3.
 from dataclasses import dataclass
 from typing import Any
 
-from plm_core.benchmarks.readers import Columns
+from plm_core.benchmarks.examples import Columns
 from plm_core.benchmarks.task import KINDS, GlueTask, iob2
 
 

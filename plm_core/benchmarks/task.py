@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plm_core.benchmarks.examples import Answer, Example
-from plm_core.benchmarks.readers import (
+from plm_core.benchmarks.examples import (
     OUTSIDE,
     TABLES,
+    Answer,
     ConllReader,
+    Example,
     Layout,
     Reader,
     SquadReader,

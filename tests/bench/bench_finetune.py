@@ -22,7 +22,7 @@ import transformers
 from bench_train import Watch, row, take_turns, write_rows
 from peers import NAME, SameTrainer, same_weights, train_by
 
-from plm_core.benchmarks.readers import file_rows
+from plm_core.benchmarks.examples import file_rows
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
 from plm_core.finetuning.config import Recipe
 from plm_core.finetuning.featurize import Batching, Row

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.readers import NUMBER
+from plm_core.benchmarks.examples import NUMBER
 from plm_core.corpus.masking import mask
 from plm_core.corpus.measures.text import Text
 from plm_core.corpus.normalize import MARKS_AT_ONCE, normalize

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.benchmarks.sources import read_source
-from plm_core.benchmarks.splits import counts
+from plm_core.benchmarks.sources import counts, read_source
 from plm_core.benchmarks.task import KINDS, ExamplesConfig, Kind, read_examples, read_task, write_examples, write_task
 from plm_core.config import UserError, from_dict
 from plm_core.evaluation.evidence import TASK_COLUMNS

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from plm_core.benchmarks.examples import Answer, Example
-from plm_core.benchmarks.sources import read_source
-from plm_core.benchmarks.splits import counts, shared
+from plm_core.benchmarks.sources import counts, read_source, shared
 from plm_core.benchmarks.table import TASKS
 from plm_core.benchmarks.task import ExamplesConfig, read_examples, write_examples
 from plm_core.config import UserError, from_dict
