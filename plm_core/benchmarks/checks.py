@@ -11,7 +11,6 @@ A line of the file: ``{"id": "not-3", "check": "negation", "a": "...", "b": "...
 test example or of an earlier check.
 """
 
-import json
 import math
 import random
 import re
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_core.benchmarks.examples import Example, sample
+from plm_core.benchmarks.examples import Example, read_lines, sample, write_lines
 from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.config import UserError
 
@@ -76,12 +75,13 @@ COLUMNS = Judged._fields
 
 
 def write_checks(path: Path, checks: Iterable[Check]) -> None:
-    """Write one JSON object per line."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for one in checks:
-            pair = {} if one.b is None else {"b": one.b}
-            fields = {"id": one.id, "check": one.check, "a": one.a, **pair, "expect": {one.expect: one.of}}
-            file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+    """Write JSON lines."""
+
+    def fields_of(check: Check) -> dict[str, Any]:
+        pair = {} if check.b is None else {"b": check.b}
+        return {"id": check.id, "check": check.check, "a": check.a, **pair, "expect": {check.expect: check.of}}
+
+    write_lines(path, map(fields_of, checks))
 
 
 def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = "check") -> list[Check]:
@@ -92,46 +92,35 @@ def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = 
     Raises:
         UserError: the file is missing, or a line is not a check of the task; the message names the line.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
     ids = set(known)
-    checks = list[Check]()
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                one = _check(json.loads(line.decode("utf-8")), task, f"{prefix}-{number}")
-                if one.id in ids:
-                    raise ValueError(f"id: {one.id!r} is already used; expected a unique id")
-                if one.expect != "label" and one.of not in ids:
-                    raise ValueError(f"expect: no test example or earlier check has the id {one.of!r}")
-            except (ValueError, TypeError, KeyError) as error:
-                said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-                raise UserError(f"{path}:{number}: {said}; expected a check of {task.name} ({__name__})") from error
-            ids.add(one.id)
-            checks.append(one)
-    return checks
 
+    def check_of(fields: Any, number: int) -> Check:
+        if not isinstance(fields, dict):
+            raise ValueError("not a JSON object")
+        if odd := fields.keys() - {"id", "check", "a", "b", "expect"}:
+            raise ValueError(f"unknown fields {', '.join(sorted(odd))}")
+        name = fields.get("id", f"{prefix}-{number}")
+        if not all(isinstance(text, str) for text in (name, fields["check"], fields["a"], fields.get("b", ""))):
+            raise ValueError("id, check, a, b: expected texts")
+        if not re.fullmatch(r"[\w. -]+", fields["check"]):
+            raise ValueError(f"check: found {fields['check']!r}; expected letters, digits, spaces and . _ -")
+        expect = fields["expect"]
+        if not isinstance(expect, dict) or len(expect) != 1 or not expect.keys() <= set(EXPECTATIONS):
+            raise ValueError(f"expect: found {expect!r}; expected one of {', '.join(EXPECTATIONS)} with its value")
+        ((kind, of),) = expect.items()
+        if kind == "label":
+            number_given = isinstance(of, int | float) and math.isfinite(of)
+            if of not in task.labels if task.labels else not number_given:
+                expected = f"one of {', '.join(task.labels)}" if task.labels else "a number"
+                raise ValueError(f"expect.label: found {of!r}; expected {expected}")
+        elif of not in ids:
+            raise ValueError(f"expect: no test example or earlier check has the id {of!r}")
+        if name in ids:
+            raise ValueError(f"id: {name!r} is already used; expected a unique id")
+        ids.add(name)
+        return Check(name, fields["check"], fields["a"], fields.get("b"), kind, of)
 
-def _check(fields: dict[str, Any], task: GlueTask, name: str) -> Check:
-    if not isinstance(fields, dict):
-        raise ValueError("not a JSON object")
-    if odd := fields.keys() - {"id", "check", "a", "b", "expect"}:
-        raise ValueError(f"unknown fields {', '.join(sorted(odd))}")
-    texts = [fields.get("id", name), fields["check"], fields["a"], fields.get("b", "")]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("id, check, a, b: expected texts")
-    if not re.fullmatch(r"[\w. -]+", fields["check"]):
-        raise ValueError(f"check: found {fields['check']!r}; expected letters, digits, spaces and . _ -")
-    expect = fields["expect"]
-    if not isinstance(expect, dict) or len(expect) != 1 or not expect.keys() <= set(EXPECTATIONS):
-        raise ValueError(f"expect: found {expect!r}; expected one of {', '.join(EXPECTATIONS)} with its value")
-    ((kind, of),) = expect.items()
-    if kind == "label":
-        number = isinstance(of, int | float) and math.isfinite(of)
-        if of not in task.labels if task.labels else not number:
-            expected = f"one of {', '.join(task.labels)}" if task.labels else "a number"
-            raise ValueError(f"expect.label: found {of!r}; expected {expected}")
-    return Check(texts[0], fields["check"], fields["a"], fields.get("b"), kind, of)
+    return read_lines(path, "examples", check_of, f"a check of {task.name} ({__name__})")
 
 
 def examined(

@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from plm_core.config import UserError, did_you_mean, listed
 from plm_core.corpus.quarantine import Refused
 from plm_core.corpus.records import SURROGATE, records
 from plm_core.files import sha256_text
 
+T = TypeVar("T")
 SPLITS = ("train", "valid", "test")
 TABLES = (".tsv", ".csv", ".jsonl")
 LONGEST = 100_000_000
@@ -103,6 +104,31 @@ class Columns:
     """The texts to choose from, one column each; or the one column with a list of them."""
     group: str | None = None
     """What several examples have in common, such as their document; None: those with a text in common are a group."""
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line, byte-identical on every machine; ValueError for a number that is not finite."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def read_lines(path: Path, stage: str, make: Callable[[Any, int], T], expected: str) -> list[T]:
+    """What ``make`` returns for each line of a file that ``stage`` wrote, and its number, in order.
+
+    Raises:
+        UserError: the file is missing, or ``make`` refuses a line; the message names it, and ends with ``expected``.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro {stage}`)")
+    found = []
+    with path.open("rb") as file:  # a line ends at \n alone: a text may contain what other readers take for its end
+        for number, line in enumerate(file, start=1):
+            try:
+                found.append(make(json.loads(line.decode("utf-8")), number))
+            except (ValueError, KeyError, TypeError) as error:
+                reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+                raise UserError(f"{path}:{number}: {reason}; expected {expected}") from error
+    return found
 
 
 class Layout(NamedTuple):

@@ -11,7 +11,6 @@ change words that look like English ones (German *was*). ``mentions`` is for lan
 and capitals in names; ``word_order`` is for any; without spaces, each character is a word.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from plm_core.benchmarks.examples import file_rows, text_of
+from plm_core.benchmarks.examples import file_rows, read_lines, text_of, write_lines
 from plm_core.config import UserError, section
 from plm_core.corpus.document import Document, read_documents
 from plm_core.corpus.normalize import WORD, paragraphs, words_of
@@ -104,10 +103,8 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
 
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
-    """Write one JSON object per line: id, good, bad, paradigm and group."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for pair in pairs:
-            file.write(json.dumps(asdict(pair), ensure_ascii=False) + "\n")
+    """Write JSON lines: id, good, bad, paradigm and group."""
+    write_lines(path, map(asdict, pairs))
 
 
 def load_pairs(path: Path) -> list[Pair]:
@@ -116,16 +113,7 @@ def load_pairs(path: Path) -> list[Pair]:
     Raises:
         UserError: the file is missing or damaged; the message names the line.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro pairs`)")
-    found = []
-    with path.open("rb") as file:  # a line ends at \n alone
-        for number, line in enumerate(file, start=1):
-            try:
-                found.append(Pair(**json.loads(line.decode("utf-8"))))
-            except (ValueError, TypeError) as error:
-                raise UserError(f"{path}:{number}: {error!r}; expected a pair; {RESTORE}") from error
-    return found
+    return read_lines(path, "pairs", lambda fields, _: Pair(**fields), f"a pair; {RESTORE}")
 
 
 def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:

@@ -25,6 +25,8 @@ from plm_core.benchmarks.examples import (
     TableReader,
     class_of,
     number_of,
+    read_lines,
+    write_lines,
 )
 from plm_core.config import UserError, from_dict, section
 from plm_core.files import RESTORE, verify_checksums
@@ -411,15 +413,19 @@ def verified_task(folder: Path) -> GlueTask:
 
 
 def write_examples(path: Path, examples: Iterable[Example], task: GlueTask) -> None:
-    """Write one JSON object per line, byte-identical on every machine: id, a, b (if any), the right answer in the form
-    of the task's kind, subset and group (if any)."""
+    """Write JSON lines: id, a, b (if any), the right answer in the form of the task's kind, subset and group (if any).
+
+    Raises:
+        ValueError: a label is not finite.
+    """
     kind = KINDS[task.kind]
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for example in examples:
-            pair = {} if example.b is None else {"b": example.b}
-            part = {name: value for name in ("subset", "group") if (value := getattr(example, name))}
-            line = {"id": example.id, "a": example.a, **pair, **kind.answer_fields(task, example), **part}
-            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def fields_of(example: Example) -> dict[str, Any]:
+        pair = {} if example.b is None else {"b": example.b}
+        part = {name: value for name in ("subset", "group") if (value := getattr(example, name))}
+        return {"id": example.id, "a": example.a, **pair, **kind.answer_fields(task, example), **part}
+
+    write_lines(path, map(fields_of, examples))
 
 
 def read_examples(path: Path, task: GlueTask) -> list[Example]:
@@ -428,24 +434,17 @@ def read_examples(path: Path, task: GlueTask) -> list[Example]:
     Raises:
         UserError: the file is missing or damaged; the message names the line.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
     kind = KINDS[task.kind]
-    examples = []
     ids = {name: i for i, name in enumerate(task.labels)}
-    with path.open("rb") as file:  # a line ends at \n alone: a text may contain what other readers take for its end
-        for number, line in enumerate(file, start=1):
-            try:
-                read = json.loads(line.decode("utf-8"))
-                answer = {"label": 0} | kind.read_answer(task, read, ids)
-                parts = {name: read.get(name, "") for name in ("subset", "group")}
-                if not isinstance(answer["label"], int | float) or not all(
-                    isinstance(text, str) for text in (read["id"], read["a"], read.get("b", ""), *parts.values())
-                ):
-                    raise TypeError("a field of another type")
-                if not math.isfinite(answer["label"]):
-                    raise ValueError("a label that is not a number")
-                examples.append(Example(read["id"], read["a"], read.get("b"), **answer, **parts))
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{path}:{number}: {error!r}; expected an example of {task.name}; {RESTORE}") from error
-    return examples
+
+    def example(fields: Any, number: int) -> Example:
+        answer = {"label": 0} | kind.read_answer(task, fields, ids)
+        parts = {name: fields.get(name, "") for name in ("subset", "group")}
+        texts = [fields["id"], fields["a"], fields.get("b", ""), *parts.values()]
+        if not isinstance(answer["label"], int | float) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("a field of another type")
+        if not math.isfinite(answer["label"]):
+            raise ValueError("a label that is not a number")
+        return Example(fields["id"], fields["a"], fields.get("b"), **answer, **parts)
+
+    return read_lines(path, "examples", example, f"an example of {task.name}; {RESTORE}")

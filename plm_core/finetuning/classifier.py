@@ -1,7 +1,6 @@
 """A pretrained model with a new head on the vector that represents an example; all weights are trained.
 
-Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5. Input formats
-and summaries of examples are in ``input_formats.py``, the kinds of tasks in ``kinds.py``.
+Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5.
 
 Shapes: B rows, K sequences a row, T positions, P places, D width, C outputs.
 """
@@ -71,7 +70,14 @@ class Classifier(nn.Module):
         loss = self.kind.loss(self._outputs(batch, states), batch.targets)
         if not self.auxiliary:
             return loss
-        return loss + self.auxiliary * self._language_nats(batch, states) * (batch.num_targets / len(batch.lengths))
+        ids = batch.inputs.flatten(0, 1)
+        following = batch.lengths.flatten()[:, None] - 1
+        read = torch.arange(ids.shape[1] - 1, device=ids.device) < following
+        logits = self.backbone.logits(states[:, :-1])
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).transpose(1, 2)
+        nats = F.cross_entropy(logits, ids[:, 1:].where(read, IGNORED), reduction="none")
+        language = (nats.sum(1, keepdim=True) / following).sum() / batch.lengths.shape[1]
+        return loss + self.auxiliary * language * (batch.num_targets / len(batch.lengths))
 
     def _states(self, batch: ExampleBatch) -> Tensor:
         flat = (tensor.flatten(0, 1) for tensor in (batch.inputs, batch.segments, batch.lengths))
@@ -86,15 +92,6 @@ class Classifier(nn.Module):
             vectors = summaries.unflatten(0, batch.lengths.shape)
             vectors = vectors.sum(1) if self.kind.reads == "row" else vectors
         return self.kind.shaped(self.head(vectors), batch)
-
-    def _language_nats(self, batch: ExampleBatch, states: Tensor) -> Tensor:
-        ids = batch.inputs.flatten(0, 1)
-        following = batch.lengths.flatten()[:, None] - 1
-        read = torch.arange(ids.shape[1] - 1, device=ids.device) < following
-        logits = self.backbone.logits(states[:, :-1])
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).transpose(1, 2)
-        nats = F.cross_entropy(logits, ids[:, 1:].where(read, IGNORED), reduction="none")
-        return (nats.sum(1, keepdim=True) / following).sum() / batch.lengths.shape[1]
 
 
 def draw_anew(backbone: Any, tokens: Sequence[int]) -> None:
