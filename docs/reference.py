@@ -25,7 +25,7 @@ from flows.settings import Promotion, Retention, Tracking
 from flows.sweeps.space import Sweep
 from plm_core.benchmarks.pairs import PairsConfig
 from plm_core.benchmarks.prompts import FewshotConfig
-from plm_core.benchmarks.sources import ExamplesConfig
+from plm_core.benchmarks.task import ExamplesConfig
 from plm_core.corpus.clean import OWN, Bounds, CleanConfig
 from plm_core.corpus.decontaminate import DecontaminateConfig
 from plm_core.corpus.measures import MEASURES

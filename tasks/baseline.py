@@ -6,12 +6,12 @@ name ``tfidf``, so ``plm compare gpt tfidf`` works.
 
 import math
 
-from plm_core.benchmarks.examples import SPLITS, file_of, read_examples, sample
-from plm_core.benchmarks.task import verified_task
+from plm_core.benchmarks.examples import SPLITS, file_of, sample
+from plm_core.benchmarks.task import read_examples, verified_task
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.finetuning import linear, results
-from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
+from plm_core.finetuning.heads import Predicted
 from plm_core.shared import paths
 from tasks.runtime.evidence import write_sealed
 from tasks.runtime.stage import main, stage

@@ -4,15 +4,16 @@ Every section is read as its stage reads it, and checked against the others as f
 and no output if all is well; otherwise 2 and a line per problem.
 """
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable
-from itertools import product
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from plm_core.benchmarks.pairs import PairsConfig
 from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
-from plm_core.benchmarks.sources import ExamplesConfig, task_of
+from plm_core.benchmarks.sources import task_of
+from plm_core.benchmarks.task import ExamplesConfig
 from plm_core.config import UserError, choose
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.decontaminate import DecontaminateConfig
@@ -32,126 +33,111 @@ from plm_core.text.tokenizer import TokenizerConfig
 from tasks.settings import params
 from tasks.settings.pretraining import pretrain_section, require_start, require_trainable
 
-T = TypeVar("T")
-ALONE = {
+SECTIONS = {
+    "clean": CleanConfig,
     "deduplicate": DeduplicateConfig,
     "split": SplitConfig,
+    "decontaminate": DecontaminateConfig,
+    "mixture": MixtureConfig,
+    "tokenizer": TokenizerConfig,
     "evaluate": EvaluateConfig,
+    "finetune": FinetuneConfig,
+    "fewshot": FewshotConfig,
     "notify": NotifyConfig,
 }
-"""Sections that are checked on their own."""
 
 
 def problems() -> list[str]:
     """The problems with ``params.yaml``, a line each; empty if there are none."""
     found: list[str] = []
 
-    def tried(check: Callable[..., T], *given: Any) -> T | None:
+    @contextlib.contextmanager
+    def tried() -> Iterator[None]:
         try:
-            return check(*given)
+            yield
         except UserError as error:
             found.extend(error.lines())
-            return None
 
-    for name in tried(params.section_names, "sources") or []:
-        tried(_source, name)
-    for name, cls in ALONE.items():
-        tried(params.section, name, cls)
-    tried(params.without, "promotion", "registered_model", GateRules)
-    for check in (_clean, _decontaminate, _mixture, _tokenizer):
-        tried(check)
-    for name in tried(params.names, "models") or []:
-        tried(_model, name)
-    for name in tried(params.section_names, "examples") or []:
-        tried(_examples, name)
-    for name in (sets := tried(params.section_names, "pairs") or []):
-        tried(_pairs, name)
-    tried(_require_distinct, "pairs", sets)
-    tried(_finetune)
-    if fewshot := tried(params.section, "fewshot", FewshotConfig):
+    # Each section by itself; what cannot be read is checked no further.
+    names: dict[str, list[str]] = {key: [] for key in ("sources", "examples", "pairs", "models", "finetune.tasks")}
+    for name in names:
+        with tried():
+            names[name] = (params.names if name in ("models", "finetune.tasks") else params.section_names)(name)
+    sections: dict[str, Any] = dict.fromkeys(SECTIONS)
+    for name, cls in SECTIONS.items():
+        with tried():
+            sections[name] = params.section(name, cls)
+    with tried():
+        params.without("promotion", "registered_model", GateRules)
+
+    # The text, and what is made of it.
+    for name in names["sources"]:
+        with tried():
+            source = choose(SOURCES, "reader", params.read(f"sources.{name}"), f"sources.{name}")
+            _require(source.input)
+            source.origin()
+    if (clean := sections["clean"]) and clean.languages is not None:
+        with tried():
+            require_known(clean.languages)
+    for given in sections["decontaminate"].examples if sections["decontaminate"] else ():
+        with tried():
+            _require(given.file)
+    if (mixture := sections["mixture"]) and names["sources"]:
+        with tried():
+            require_sources(mixture, names["sources"])
+    if (tokenizer := sections["tokenizer"]) and tokenizer.given:
+        with tried():
+            _require(tokenizer.given.file)
+
+    # Models, and what they are evaluated on.
+    for name in names["models"]:
+        with tried():
+            config = pretrain_section(name)
+            if tokenizer:
+                require_trainable(config, tokenizer.vocab_size, f"pretrain.{name}")
+                require_start(config, tokenizer.given.sha256 if tokenizer.given else None, f"pretrain.{name}")
+    for name in names["examples"]:
+        with tried():
+            examples = params.section(f"examples.{name}", ExamplesConfig)
+            task_of(name, examples)
+            _require(examples.input)
+    for name in names["pairs"]:
+        with tried():
+            _require(params.section(f"pairs.{name}", PairsConfig).input)
+            if name in names["examples"]:
+                raise UserError(f"pairs.{name}: examples has a section of the same name; expected a different name")
+    sets = {"pairs": names["pairs"]}
+    if finetune := sections["finetune"]:
+        sets["finetune.tasks"] = finetune.tasks
+        sets["finetune.transfers"] = [transfer.task for transfer in finetune.transfers]
+    for where, tasks in sets.items():
+        with tried():
+            if where != "pairs":
+                params.require_examples(where, tasks)
+            # A model with one task must not be the same stage as another model with another one.
+            made: dict[str, str] = {}
+            for model in names["models"]:
+                for name in tasks:
+                    both = f"{model} with {name}"
+                    if (other := made.setdefault(f"{model}-{name}", both)) != both:
+                        one = f"models, {where}: {other} and {both} would both be {model}-{name}"
+                        raise UserError(f"{one}; expected other names")
+    if fewshot := sections["fewshot"]:
         for name in fewshot.models:
-            tried(_asked_model, name, fewshot)
-        for name in fewshot.asked(tried(params.names, "finetune.tasks") or []):
-            tried(_asked_task, name, fewshot)
-        tried(params.require_examples, "fewshot.prompts", fewshot.prompts)
+            with tried():
+                if name not in names["models"]:
+                    expected = f"some of models: {', '.join(names['models'])}"
+                    raise UserError(f"fewshot.models: found {name!r}; expected {expected}")
+                objective = pretrain_section(name).objective
+                build_objective(objective, f"pretrain.{name}.objective")
+                fewshot.require_ranker(name, objective["name"])
+        for name in fewshot.asked(names["finetune.tasks"]):
+            with tried():
+                params.require_examples("fewshot.tasks", [name])
+                prompt_of(task_of(name, params.section(f"examples.{name}", ExamplesConfig)), fewshot.prompts)
+        with tried():
+            params.require_examples("fewshot.prompts", fewshot.prompts)
     return list(dict.fromkeys(found))
-
-
-def _source(name: str) -> None:
-    section = f"sources.{name}"
-    source = choose(SOURCES, "reader", params.read(section), section)
-    _require(source.input)
-    source.origin()
-
-
-def _clean() -> None:
-    config = params.section("clean", CleanConfig)
-    if config.languages is not None:
-        require_known(config.languages)
-
-
-def _decontaminate() -> None:
-    for given in params.section("decontaminate", DecontaminateConfig).examples:
-        _require(given.file)
-
-
-def _mixture() -> None:
-    require_sources(params.section("mixture", MixtureConfig), params.section_names("sources"))
-
-
-def _tokenizer() -> None:
-    if given := params.section("tokenizer", TokenizerConfig).given:
-        _require(given.file)
-
-
-def _model(name: str) -> None:
-    section = f"pretrain.{name}"
-    config = pretrain_section(name)
-    tokenizer = params.section("tokenizer", TokenizerConfig)
-    require_trainable(config, tokenizer.vocab_size, section)
-    require_start(config, tokenizer.given.sha256 if tokenizer.given else None, section)
-
-
-def _examples(name: str) -> None:
-    config = params.section(f"examples.{name}", ExamplesConfig)
-    task_of(name, config)
-    _require(config.input)
-
-
-def _pairs(name: str) -> None:
-    _require(params.section(f"pairs.{name}", PairsConfig).input)
-    if name in params.section_names("examples"):
-        raise UserError(f"pairs.{name}: examples has a section of the same name; expected a different name")
-
-
-def _finetune() -> None:
-    config = params.section("finetune", FinetuneConfig)
-    params.require_examples("finetune.tasks", config.tasks)
-    params.require_examples("finetune.transfers", (transfer.task for transfer in config.transfers))
-    _require_distinct("finetune.tasks", config.tasks)
-    _require_distinct("finetune.transfers", (transfer.task for transfer in config.transfers))
-
-
-def _require_distinct(where: str, names: Iterable[str]) -> None:
-    """Raise UserError if a model with one of these names would be the same stage as another model with another one."""
-    made: dict[str, str] = {}
-    for model, name in product(params.names("models"), names):
-        this = f"{model} with {name}"
-        if (other := made.setdefault(f"{model}-{name}", this)) != this:
-            raise UserError(f"models, {where}: {other} and {this} would both be {model}-{name}; expected other names")
-
-
-def _asked_model(name: str, config: FewshotConfig) -> None:
-    if name not in (known := params.names("models")):
-        raise UserError(f"fewshot.models: found {name!r}; expected some of models: {', '.join(known)}")
-    objective = pretrain_section(name).objective
-    build_objective(objective, f"pretrain.{name}.objective")
-    config.require_ranker(name, objective["name"])
-
-
-def _asked_task(name: str, config: FewshotConfig) -> None:
-    params.require_examples("fewshot.tasks", [name])
-    prompt_of(task_of(name, params.section(f"examples.{name}", ExamplesConfig)), config.prompts)
 
 
 def _require(path: str) -> None:

@@ -7,8 +7,8 @@ is written. Character coverage is that of section ``tokenizer`` of the parameter
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,28 +54,23 @@ def compare(
     if unknown := sorted({*(kind or ())} - {*TOKENIZERS}):
         raise UserError(f"tokenizer compare: --kind {unknown[0]}; expected {', '.join(TOKENIZERS)}")
     given = params.section("tokenizer", TokenizerConfig)
-    shared = {"character_coverage": given.character_coverage}
-    sections = [
-        shared | {"kind": name, "vocab_size": size, "lowercase": lowercase and name == "wordpiece"}
-        for name in kind or TOKENIZERS
-        for size in sizes
-    ]
     whole, unread = (
         Texts(some_of(paths.CORPUS / f"{split}.parquet", given.learned_bytes)[0]) for split in ("train", "valid")
     )
     unseen = sample(unread)
     if not any(text.split() for text in unseen):
         raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no words; expected held-out text")
-    texts: Iterable[str] = whole if most is None else sample(whole, most)
+    texts = whole if most is None else sample(whole, most)
     words = telling_words(unseen)
-    rows = []
     seen = sample(whole)
-    for section in sections:
-        row: dict[str, Any] = {name: section[name] for name in ("kind", "vocab_size")}
+    rows = []
+    for name, size in product(kind or TOKENIZERS, sizes):
+        section = {"kind": name, "vocab_size": size, "lowercase": lowercase and name == "wordpiece"}
+        row: dict[str, Any] = {"kind": name, "vocab_size": size}
         start = time.perf_counter()
         try:
-            config = from_dict(TokenizerConfig, section, "tokenizer")
-            tokenizer = read_tokenizer(Path(config.kind), train_tokenizer(texts, config))
+            config = from_dict(TokenizerConfig, {"character_coverage": given.character_coverage} | section, "tokenizer")
+            tokenizer = read_tokenizer(Path(name), train_tokenizer(texts, config))
         except UserError as error:  # such as a corpus that does not support this size
             row["refused"] = str(error)
         else:
@@ -83,14 +78,11 @@ def compare(
             row |= asdict(measure(tokenizer, seen, unseen))
             row["splits"] = {word: split(tokenizer, word) for word in words}
         rows.append(row)
-        print(f"{row['kind']}, {row['vocab_size']}: {row.get('refused', 'done')}", file=sys.stderr, flush=True)
+        print(f"{name}, {size}: {row.get('refused', 'done')}", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps({"rare": RARE, "sample_characters": SAMPLE, "words": words, "tokenizers": rows}, indent=2))
-    else:
-        _show(rows, words)
+        return
 
-
-def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
     console = Console()
 
     def names() -> list[Column]:  # a column belongs to one table
@@ -110,8 +102,7 @@ def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
     splits = Table(Column("word", no_wrap=True), *names(), "pieces", title="The same words, split into pieces")
     for word in words:
         for number, row in enumerate(row for row in rows if "splits" in row):
-            shown = "" if number else word
-            splits.add_row(shown, row["kind"], f"{row['vocab_size']:,}", row["splits"][word])
+            splits.add_row("" if number else word, row["kind"], f"{row['vocab_size']:,}", row["splits"][word])
         splits.add_section()
     console.print(splits)
 

@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 
 from plm_core.benchmarks.checks import FILE, checks_of, write_checks
-from plm_core.benchmarks.examples import file_of, write_examples
-from plm_core.benchmarks.sources import ExamplesConfig, read_source
-from plm_core.benchmarks.splits import counts, shared
-from plm_core.benchmarks.task import write_task
+from plm_core.benchmarks.examples import file_of
+from plm_core.benchmarks.sources import counts, read_source, shared
+from plm_core.benchmarks.task import ExamplesConfig, write_examples, write_task
 from plm_core.files import atomic_folder
 from plm_core.shared import paths
 from tasks.runtime.stage import main, stage

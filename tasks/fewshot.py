@@ -4,12 +4,10 @@ Every task of `fewshot.tasks`, or of `finetune.tasks` if none are named, is eval
 stage writes a folder with a file ``<task>.<shots>.csv`` for each, and metrics ``<task>/<shots>/<figure>``.
 """
 
-from pathlib import Path
-
 from plm_core import checkpoint
-from plm_core.benchmarks.examples import file_of, read_examples, sample
+from plm_core.benchmarks.examples import file_of, sample
 from plm_core.benchmarks.prompts import GOES_ON, FewshotConfig, prompt_of
-from plm_core.benchmarks.task import verified_task
+from plm_core.benchmarks.task import read_examples, verified_task
 from plm_core.config import UserError
 from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices
@@ -29,10 +27,28 @@ def fewshot(name: str) -> None:
     params.require_examples("fewshot.tasks", names)
     params.require_examples("fewshot.prompts", config.prompts)
     folder = paths.MODELS / name
-    data = [place for task in names for place in (paths.EXAMPLES / task, _slices(task))]
+    data = [place for task in names for place in (paths.EXAMPLES / task, paths.SLICES / f"{task}.csv")]
     with stage(f"fewshot-{name}", ["fewshot", "finetune.tasks"], [folder, *data], model=name) as run:
         config.require_ranker(name, checkpoint.describe(folder).objective)
-        tasks = [_asked(task, config) for task in names]
+        tasks = []
+        for task_name in names:
+            examples = paths.EXAMPLES / task_name
+            task = verified_task(examples)
+            prompt = prompt_of(task, config.prompts)
+            train, test = (read_examples(file_of(examples, split), task) for split in ("train", "test"))
+            if not train or not test:
+                expected = "another task (fewshot.tasks)"
+                raise UserError(f"{examples}: has no training or no test examples; expected {expected}")
+            if prompt is not GOES_ON and ("{b}" in prompt.template) != (test[0].b is not None):
+                expected = (
+                    "no {b}, because it has one text" if test[0].b is None else "{b} too, because it has two texts"
+                )
+                where = f"fewshot.prompts.{task_name}.template"
+                raise UserError(f"{where}: found {prompt.template!r}; expected {expected}")
+            test = sample(test, config.examples)
+            facts = read_slices(paths.SLICES / f"{task_name}.csv")
+            overlaps = [facts[example.id].overlap for example in test]
+            tasks.append(Asked(task, prompt, test, overlaps, train, config.seed, config.words))
         device = prepare(threads=1).device
         loaded = checkpoint.load(folder, device)
         pairs = [(asked, shots) for asked in tasks for shots in config.shots]
@@ -52,27 +68,6 @@ def fewshot(name: str) -> None:
                 meter.update(done, f"{asked.task.name}, {shots} shots: {said}")
         run.outputs.append(paths.FEWSHOT / name)
         run.tracker.checkpoint_metrics(loaded.digest, {f"fewshot/{key}": value for key, value in run.metrics.items()})
-
-
-def _slices(task: str) -> Path:
-    return paths.SLICES / f"{task}.csv"
-
-
-def _asked(name: str, config: FewshotConfig) -> Asked:
-    """A task with its prompt and examples; UserError if it cannot be used, or a file of it is missing or damaged."""
-    folder = paths.EXAMPLES / name
-    task = verified_task(folder)
-    prompt = prompt_of(task, config.prompts)
-    train, test = (read_examples(file_of(folder, split), task) for split in ("train", "test"))
-    if not train or not test:
-        raise UserError(f"{folder}: has no training or no test examples; expected another task (fewshot.tasks)")
-    if prompt is not GOES_ON and ("{b}" in prompt.template) != (test[0].b is not None):
-        expected = "no {b}, because it has one text" if test[0].b is None else "{b} too, because it has two texts"
-        raise UserError(f"fewshot.prompts.{name}.template: found {prompt.template!r}; expected {expected}")
-    test = sample(test, config.examples)
-    facts = read_slices(_slices(name))
-    overlaps = [facts[example.id].overlap for example in test]
-    return Asked(task, prompt, test, overlaps, train, config.seed, config.words)
 
 
 if __name__ == "__main__":

@@ -20,27 +20,18 @@ import torch
 
 from plm_core import checkpoint
 from plm_core.benchmarks.checks import COLUMNS, FILE, counted, examined, read_checks
-from plm_core.benchmarks.examples import SPLITS, Example, file_of, read_examples
-from plm_core.benchmarks.task import GlueTask, verified_task
+from plm_core.benchmarks.examples import SPLITS, Example, file_of
+from plm_core.benchmarks.task import GlueTask, read_examples, verified_task
 from plm_core.config import listed
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import CHECKSUMS, sha256_file
 from plm_core.finetuning import results
-from plm_core.finetuning.batches import Batching
-from plm_core.finetuning.classifier import (
-    Classifier,
-    Predicted,
-    collate,
-    draw_anew,
-    example_loss,
-    predict,
-    set_dropout,
-)
+from plm_core.finetuning.classifier import Classifier, collate, draw_anew, example_loss, predict, set_dropout
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
-from plm_core.finetuning.featurize import Rows, encoded, read_rows
+from plm_core.finetuning.featurize import Batching, Rows, encoded, read_rows
+from plm_core.finetuning.heads import Predicted
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.lora import adapt, merge
-from plm_core.finetuning.scale import Scale
 from plm_core.objectives.loss import Batch
 from plm_core.shared import paths
 from plm_core.text.samplers import stream_seed
@@ -66,80 +57,78 @@ class Outcome(NamedTuple):
     predicted: Predicted
     """Example by example."""
     threshold: float
-    """``results.no_answer_threshold``; 0 if every question has an answer."""
-
-    def metrics(self, task: GlueTask) -> dict[str, float]:
-        """The numbers for the tracker and the metrics file."""
-        found = results.measured(task, self.train.examples, self.test.examples, self.predicted)
-        found |= {"cut": self.test.cut, "best_step": best_report(self.reports).step}
-        return found | ({"no_answer_threshold": self.threshold} if task.unanswerable else {})
+    """``TaskHead.threshold``; 0 if every question has an answer."""
 
 
 def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> None:
     """Fine-tune a pretrained model, or that of task ``after``; write classifier, evidence, curve and metrics."""
     config = params.section("finetune", FinetuneConfig)
-    data = examples_of(task_name)
+    params.require_examples("finetune.tasks", filter(None, (task_name, after)))
+    data = paths.EXAMPLES / task_name
     base = paths.MODELS / name
     key = f"{name}-{task_name}-{seed}"
-    folder = paths.FINETUNED / f"{name}-{after}-{seed}" if after else base
+    inputs = [base, data]
+    learned_from = [data]
+    if after:
+        learned_from.append(paths.EXAMPLES / after)
+        inputs = [paths.FINETUNED / f"{name}-{after}-{seed}", *learned_from, base]
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
-    before = [examples_of(after), base] if after else []
     tags = {"plm.task": task_name, "plm.seed": str(seed)}
-    inputs = [folder, data, *before]
     with stage(f"finetune-{key}", sections, inputs, training=True, model=name, tags=tags) as run:
         task = verified_task(data)
         device = prepare(threads=1, deterministic=config.training.deterministic)
-        pretrained = checkpoint.load(folder, device.device)
+        pretrained = checkpoint.load(inputs[0], device.device)
         snapshots = Snapshots(snapshots_folder(run, config.rule, task_name, seed))
         outcome = fit(pretrained, task, config, seed, device, snapshots, run)
-        evidence = paths.EVIDENCE / name / f"{task_name}.{seed}.csv"
-        curve = paths.CURVES / f"{key}.csv"
-        write_evidence(evidence, config.measured([data, *before[:1]]), task, outcome)
-        write_curve(curve, outcome.reports)
-        save(paths.FINETUNED / key, task, pretrained, outcome)
-        run.metrics |= outcome.metrics(task)
+        test = outcome.test
+        predicted = outcome.predicted
 
-        def asked(examples: list[Example]) -> list[Any]:
+        evidence = paths.EVIDENCE / name / f"{task_name}.{seed}.csv"
+        rows = results.evidence(task, test.examples, predicted, config.measured(learned_from))
+        write_sealed(evidence, TASK_COLUMNS, rows)
+        curve = paths.CURVES / f"{key}.csv"
+        write_curve(curve, outcome.reports)
+        # A checkpoint of its own: the architecture's weights together with the head's.
+        head = {f"head.{key}": tensor.cpu() for key, tensor in outcome.classifier.head.state_dict().items()}
+        weights = outcome.classifier.backbone.state_dict()
+        config_of = described(pretrained, task, outcome)
+        checkpoint.save(paths.FINETUNED / key, weights, pretrained.tokenizer, config_of, head)
+        run.metrics |= results.measured(task, outcome.train.examples, test.examples, predicted)
+        run.metrics |= {"cut": test.cut, "best_step": best_report(outcome.reports).step}
+        run.metrics |= {"no_answer_threshold": outcome.threshold} if task.unanswerable else {}
+
+        # The behavioural checks refer to all test examples, of which those predicted may be a sample.
+        def ask(examples: list[Example]) -> list[Any]:
             input_format = input_format_of(pretrained.config.objective)
             rows = encoded(examples, task, input_format, pretrained.tokenizer, pretrained.model.config.context)
             said = predict(outcome.classifier, rows.encoded, config.training.batch, device.device)
             return results.answered(task, rows, said, pretrained.tokenizer, outcome.threshold).answers
 
+        checks = read_checks(data / FILE, task, (e.id for e in read_examples(file_of(data, "test"), task)))
+        judged = examined(task, checks, test.examples, predicted.answers, ask)
         checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"
-        known = (example.id for example in read_examples(file_of(data, "test"), task))
-        checks = read_checks(data / FILE, task, known)  # of all test examples, of which ours may be a sample
-        judged = examined(task, checks, outcome.test.examples, outcome.predicted.answers, asked)
         write_rows(checked, COLUMNS, judged)
         run.metrics |= counted(judged)
+
         run.outputs += [evidence, curve, paths.FINETUNED / key, checked]
         scores = {f"{task_name}.{seed}.{metric}": value for metric, value in run.metrics.items()}
         run.tracker.checkpoint_metrics(sha256_file(base / CHECKSUMS), scores)
-        tell(key, task, run.metrics, outcome)
+        score, baseline = (run.metrics[figure] for figure in ("score", "baseline"))
+        print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {len(test.examples)} examples")
+        if test.cut:
+            context = pretrained.model.config.context
+            print(f"{key}: test examples longer than model.context ({context}), which were cut: {test.cut}")
+        if (always := results.constant(task, predicted)) is not None:
+            print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
     snapshots.remove()
-
-
-def tell(key: str, task: GlueTask, metrics: dict[str, float], outcome: Outcome) -> None:
-    """Print the score, and what its reader should know."""
-    score, baseline, examples, cut = (metrics[name] for name in ("score", "baseline", "examples", "cut"))
-    print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
-    if cut:
-        context = outcome.classifier.backbone.config.context
-        print(f"{key}: test examples longer than model.context ({context}), which were cut: {cut}")
-    if (always := results.constant(task, outcome.predicted)) is not None:
-        print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
-
-
-def examples_of(task_name: str) -> Path:
-    """The folder with the examples of a task; UserError for a name that is not a section of ``examples``."""
-    params.require_examples("finetune.tasks", [task_name])
-    return paths.EXAMPLES / task_name
 
 
 def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
     """Fine-tune any checkpoint on the current examples, with every seed, and write only its evidence."""
     config = params.section("finetune", FinetuneConfig)
-    after = config.learned_before(task_name)
-    folders = [examples_of(name) for name in (task_name, after) if name]
+    names = [name for name in (task_name, config.learned_before(task_name)) if name]
+    params.require_examples("finetune.tasks", names)
+    folders = [paths.EXAMPLES / name for name in names]
     tasks = [verified_task(folder) for folder in folders]
     device = prepare(threads=1, deterministic=config.training.deterministic)
     for seed in config.seeds:
@@ -148,7 +137,8 @@ def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
             with tempfile.TemporaryDirectory() as scratch:
                 outcome = fit(model, task, config, seed, device, Snapshots(Path(scratch)), None)
             model = replace(model, config=described(model, task, outcome))
-        write_evidence(evidence / f"{task_name}.{seed}.csv", config.measured(folders), tasks[0], outcome)
+        rows = results.evidence(tasks[0], outcome.test.examples, outcome.predicted, config.measured(folders))
+        write_sealed(evidence / f"{task_name}.{seed}.csv", TASK_COLUMNS, rows)
 
 
 def fit(
@@ -160,17 +150,27 @@ def fit(
     snapshots: Snapshots,
     run: Stage | None,
 ) -> Outcome:
-    """Train a classifier on the model, keep the weights with the best validation, and predict the test examples."""
-    train_set, valid_set, test_set = (rows_of(split, task, config, pretrained) for split in SPLITS)
+    """Train a classifier on the model, keep the weights with the best validation, and predict the test examples.
+
+    Raises:
+        UserError: the examples allow no score, or the model cannot read them.
+    """
+    sets = []
+    for split in SPLITS:
+        most = config.train_examples if split == "train" else config.heldout_examples
+        sets.append(read_rows(file_of(paths.EXAMPLES / task.name, split), task, most, pretrained))
+        if split == "test" or (split == "valid" and config.training.best_by == "score"):
+            results.require_scorable(task, split, sets[-1].examples)
+    train_set, valid_set, test_set = sets
     batching = Batching([row.longest for row in train_set.encoded], config.training.batch, stream_seed(seed, "order"))
     loop = config.training.loop(batching.epoch, seed)
-    scale = Scale.of(task, train_set)
-    train_set, valid_set = scale.standardized(train_set), scale.standardized(valid_set)
     classifier = new_classifier(pretrained, task, config, seed).to(device.device)
-    most = pretrained.model.config.context if loop.compile else None
+    scale = classifier.kind.scale(train_set)
+    train_set, valid_set = scale.standardized(train_set), scale.standardized(valid_set)
+    most_tokens = pretrained.model.config.context if loop.compile else None
 
     def batch_at(step: int) -> Batch:
-        return collate([train_set.encoded[i] for i in batching.at(step)], most, classifier.kind.batch)
+        return collate([train_set.encoded[i] for i in batching.at(step)], most_tokens, classifier.kind)
 
     def validate(_: Evaluate) -> Validation:
         held_out = predict(classifier, valid_set.encoded, loop.batch, device.device)
@@ -183,28 +183,20 @@ def fit(
 
     training = partial(train, classifier, example_loss, batch_at, validate, loop, device, snapshots)
     if run is None:
-        seen = list(training())
+        reports = list(training())
     else:
         costs = CostReport(run.name, snapshots.folder.name, device)
-        seen = follow(training, loop.steps, run, "finetune", examples, costs)
+        reports = follow(training, loop.steps, run, "finetune", examples, costs)
+    # From here on it is a model as any other: without adapters, and its numbers in their own unit.
     merge(classifier.backbone)
     scale.fold(classifier.head)
     predicted = predict(classifier, test_set.encoded, loop.batch, device.device)
     threshold = 0.0
     if task.unanswerable:
         held_out = predict(classifier, valid_set.encoded, loop.batch, device.device)
-        threshold = results.no_answer_threshold(task, valid_set, held_out, pretrained.tokenizer)
+        threshold = classifier.kind.threshold(task, valid_set, held_out, pretrained.tokenizer)
     answers = results.answered(task, test_set, predicted, pretrained.tokenizer, threshold)
-    return Outcome(classifier, seen, train_set, test_set, answers, threshold)
-
-
-def rows_of(split: str, task: GlueTask, config: FinetuneConfig, pretrained: checkpoint.Loaded) -> Rows:
-    """The examples of a split that are used, as rows for the model; UserError if they allow no score."""
-    most = config.train_examples if split == "train" else config.heldout_examples
-    rows = read_rows(file_of(paths.EXAMPLES / task.name, split), task, most, pretrained)
-    if split == "test" or (split == "valid" and config.training.best_by == "score"):
-        results.require_scorable(task, split, rows.examples)
-    return rows
+    return Outcome(classifier, reports, train_set, test_set, answers, threshold)
 
 
 def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
@@ -221,23 +213,11 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
     return Classifier(pretrained.model, input_format, task.kind, len(task.labels), config.dropout, auxiliary)
 
 
-def write_evidence(path: Path, rule: str, task: GlueTask, outcome: Outcome) -> None:
-    """Write one row per test example."""
-    write_sealed(path, TASK_COLUMNS, results.evidence(task, outcome.test.examples, outcome.predicted, rule))
-
-
 def described(pretrained: checkpoint.Loaded, task: GlueTask, outcome: Outcome) -> checkpoint.CheckpointConfig:
     """The description of the fine-tuned model."""
     best = best_report(outcome.reports)
     head = {"task": task.name, "labels": list(task.labels)}
     return replace(pretrained.config, step=best.step, valid_nats=float(best.valid_loss or 0.0), head=head)
-
-
-def save(folder: Path, task: GlueTask, pretrained: checkpoint.Loaded, outcome: Outcome) -> None:
-    """Save the fine-tuned model as its own checkpoint: the architecture's weights together with the head's."""
-    config = described(pretrained, task, outcome)
-    head = {f"head.{key}": tensor.cpu() for key, tensor in outcome.classifier.head.state_dict().items()}
-    checkpoint.save(folder, outcome.classifier.backbone.state_dict(), pretrained.tokenizer, config, head)
 
 
 if __name__ == "__main__":

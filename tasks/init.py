@@ -56,24 +56,47 @@ def init(
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     if not folder.exists():
         raise UserError(f"{folder}: missing; expected a folder of text")
-    old = _sources(folder) if add else []
+
+    # What there is: in the folder, and in the sources that stay.
+    kept: list[Surveyed] = []
+    for name in params.section_names("sources") if add else ():
+        given = params.read(f"sources.{name}")
+        if given.pop("reader", None) == "folder":
+            source = from_dict(Folder, given, f"sources.{name}")
+            if Path(source.input).resolve() == folder.resolve():
+                raise UserError(f"sources.{name}: reads {folder} already; expected a folder that is no source yet")
+            kept.append(surveyed(source, source.files()))
     found = survey(folder)
-    kept = [surveyed(source, source.files()) for source in old]
     if (count := joined([*found, *kept]).documents) < FEWEST:
         raise UserError(
             f"{folder}: holds {count} documents; expected at least {FEWEST}: add some (a .txt is one document, unless "
             "`split` of its source divides it by lines or blank lines, and it has many)"
         )
     for each in [*found, *kept]:
-        _describe(each)
+        formats = f" (.{', .'.join(each.source.formats)})" if each.source.formats else ""
+        middle = median(len(paragraphs(document.text)) for document in each.sample) if each.sample else 0
+        languages = ", ".join(f"{name} {many / len(each.sample):.0%}" for name, many in each.languages().items())
+        print(
+            f"{each.source.input}{formats}: {each.documents:,} documents, {each.bytes / 1e6:.2f} MB, "
+            f"{each.quarantined} unreadable records; a median of {middle:g} paragraphs per document; "
+            f"languages: {languages}"
+        )
+
+    # What would change.
     before = params.PARAMS.read_text(encoding="utf-8")
     after = edited(before, proposed(folder, found, kept, add))
-    _show(before.splitlines(), after.splitlines())
-    if dry_run or not (agreed or _asked()):
-        print(f"{params.PARAMS}: nothing was written")
+    name = str(params.PARAMS)
+    print(*difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""), sep="\n")
+    if not (agreed or dry_run):
+        if sys.stdin.isatty():
+            agreed = input(f"Write this to {name}? [y/N] ").strip().lower() in ("y", "yes")
+        else:
+            print("No terminal to ask on; use --yes to write without asking.")
+    if dry_run or not agreed:
+        print(f"{name}: nothing was written")
         return
     atomic_text(params.PARAMS, after)
-    print(f"{params.PARAMS}: written. Next: `plm run` (how long it takes depends on `training.steps`)")
+    print(f"{name}: written. Next: `plm run` (how long it takes depends on `training.steps`)")
 
 
 def proposed(
@@ -81,9 +104,56 @@ def proposed(
 ) -> dict[str, Any]:
     """The parameters to change, by dotted name, for what the folder holds and the sources that are kept beside it."""
     whole = joined([*found, *kept])
-    sources = _named(folder, found, params.section_names("sources") if add else [])
+
+    # The sources, without what is the default.
+    base = re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine"
+    taken = params.section_names("sources") if add else []
+    default = asdict(Folder(found[0].source.input))
+    sources: dict[str, dict[str, Any]] = {}
+    for each in found:
+        stem = f"{base}-{each.source.formats[0]}" if len(found) > 1 else base
+        names = (stem if n == 1 else f"{stem}-{n}" for n in itertools.count(1))
+        stated = {name: value for name, value in asdict(each.source).items() if value != default[name]}
+        section = {"reader": "folder", "input": folder.as_posix()} | stated
+        sources[next(name for name in names if name not in taken)] = section
     changes: dict[str, Any] = {f"sources.{name}": source for name, source in sources.items()}
-    changes = (changes if add else {"sources": sources}) | _cleaning(whole) | _sizes(whole, add) | _pairs(whole)
+    if not add:
+        changes = {"sources": sources}
+
+    # Without the rules that remove much of this text, and with the language that nearly all of it is in.
+    rules = params.section("clean", CleanConfig)
+    language = whole.common_language()
+    for level in ("paragraphs", "documents"):
+        if whole.kept(CleanConfig(**{level: getattr(rules, level)})) < KEPT:
+            changes[f"clean.{level}"] = {}
+    same = rules.languages and language and rules.languages.keep == language.keep
+    if language and not same and whole.kept(CleanConfig(languages=language)) >= KEPT:
+        changes["clean.languages"] = asdict(language) | {"keep": list(language.keep)}
+    elif not same:
+        changes["clean.languages"] = None
+
+    # The splits, the vocabulary and the steps that suit this amount of text; for more text, also more steps.
+    if whole.documents < FEW:
+        changes |= {"split.valid": 0.15, "split.test": 0.2}
+    least = max(PIECES[0], 300 + 2 * len(whole.characters))
+    pieces = 1 << max(1, whole.bytes // BYTES_A_PIECE).bit_length() - 1
+    changes["tokenizer.vocab_size"] = max(least, min(PIECES[1], pieces))
+    for model in params.names("models"):
+        training = params.read(f"pretrain.{model}.training")
+        context = _value(f"pretrain.{model}.model.context")
+        if {"steps", "batch"} <= training.keys() and context:
+            now = training["steps"]
+            positions = EPOCHS * whole.bytes / BYTES_A_TOKEN
+            steps = max(FEWEST_STEPS, int(positions / training["batch"] / context) // 10 * 10)
+            if (steps := min(steps, max(now, MOST_STEPS) if add else now)) != now:
+                changes[f"pretrain.{model}.training.steps"] = steps
+                changes[f"pretrain.{model}.training.optimizer.warmup_steps"] = steps // 5
+
+    # Without the rules for English pairs, if most of the text is not English.
+    if whole.languages().most_common(1)[0][0] != "en":
+        for name in (f"pairs.{name}.rules" for name in params.read("pairs")):
+            if left := [rule for rule in _value(name) or [] if rule not in ENGLISH]:
+                changes[name] = left
     if not add:
         changes |= {
             "mixture.shares": None,
@@ -98,110 +168,12 @@ def proposed(
     return {name: value for name, value in changes.items() if _value(name) != value}
 
 
-def _sources(folder: Path) -> list[Folder]:
-    """The sources in the parameters that are folders; UserError if this folder is one of them."""
-    found: list[Folder] = []
-    for name in params.section_names("sources"):
-        given = dict(params.read(f"sources.{name}"))
-        if given.pop("reader", None) == "folder":
-            found.append(from_dict(Folder, given, f"sources.{name}"))
-            if Path(found[-1].input).resolve() == folder.resolve():
-                raise UserError(f"sources.{name}: reads {folder} already; expected a folder that is no source yet")
-    return found
-
-
-def _named(folder: Path, found: Sequence[Surveyed], taken: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The sections of sources, without what is the default."""
-    base = re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine"
-    default = asdict(Folder(found[0].source.input))
-    sections: dict[str, dict[str, Any]] = {}
-    for each in found:
-        stem = f"{base}-{each.source.formats[0]}" if len(found) > 1 else base
-        names = (stem if n == 1 else f"{stem}-{n}" for n in itertools.count(1))
-        stated = {name: value for name, value in asdict(each.source).items() if value != default[name]}
-        section = {"reader": "folder", "input": folder.as_posix()} | stated
-        sections[next(name for name in names if name not in taken)] = section
-    return sections
-
-
-def _cleaning(found: Surveyed) -> dict[str, Any]:
-    """Without the rules that remove much of this text, and with the language that nearly all of it is in."""
-    rules = params.section("clean", CleanConfig)
-    language = found.common_language()
-    changes: dict[str, Any] = {}
-    for level in ("paragraphs", "documents"):
-        if found.kept(CleanConfig(**{level: getattr(rules, level)})) < KEPT:
-            changes[f"clean.{level}"] = {}
-    same = rules.languages and language and rules.languages.keep == language.keep
-    if language and not same and found.kept(CleanConfig(languages=language)) >= KEPT:
-        changes["clean.languages"] = asdict(language) | {"keep": list(language.keep)}
-    elif not same:
-        changes["clean.languages"] = None
-    return changes
-
-
-def _sizes(found: Surveyed, more: bool) -> dict[str, Any]:
-    """The splits, the vocabulary and the steps that suit this amount of text; with ``more`` text, also more steps."""
-    changes: dict[str, Any] = {"split.valid": 0.15, "split.test": 0.2} if found.documents < FEW else {}
-    least = max(PIECES[0], 300 + 2 * len(found.characters))
-    pieces = 1 << max(1, found.bytes // BYTES_A_PIECE).bit_length() - 1
-    changes["tokenizer.vocab_size"] = max(least, min(PIECES[1], pieces))
-    for name in params.names("models"):
-        section = f"pretrain.{name}"
-        training = params.read(f"{section}.training")
-        context = _value(f"{section}.model.context")
-        if {"steps", "batch"} <= training.keys() and context:
-            now = training["steps"]
-            positions = EPOCHS * found.bytes / BYTES_A_TOKEN
-            steps = max(FEWEST_STEPS, int(positions / training["batch"] / context) // 10 * 10)
-            if (steps := min(steps, max(now, MOST_STEPS) if more else now)) != now:
-                changes[f"{section}.training.steps"] = steps
-                changes[f"{section}.training.optimizer.warmup_steps"] = steps // 5
-    return changes
-
-
-def _pairs(found: Surveyed) -> dict[str, Any]:
-    """Without the rules for English pairs, if most of the text is not English."""
-    if found.languages().most_common(1)[0][0] == "en":
-        return {}
-    names = [f"pairs.{name}.rules" for name in params.read("pairs")]
-    left = {name: [rule for rule in _value(name) or [] if rule not in ENGLISH] for name in names}
-    return {name: rules for name, rules in left.items() if rules}
-
-
 def _value(name: str) -> Any:
     """The current value of a parameter; None if there is none."""
     try:
         return params.read(name)
     except UserError:
         return None
-
-
-def _describe(found: Surveyed) -> None:
-    source = found.source
-    formats = f" (.{', .'.join(source.formats)})" if source.formats else ""
-    each = median(len(paragraphs(document.text)) for document in found.sample) if found.sample else 0
-    languages = ", ".join(f"{name} {count / len(found.sample):.0%}" for name, count in found.languages().items())
-    print(
-        f"{source.input}{formats}: {found.documents:,} documents, {found.bytes / 1e6:.2f} MB, {found.quarantined} "
-        f"unreadable records; a median of {each:g} paragraphs per document; languages: {languages}"
-    )
-
-
-def _show(old: Sequence[str], new: Sequence[str]) -> None:
-    """Print the removed and the added lines."""
-    print(f"--- {params.PARAMS}\n+++ {params.PARAMS}")
-    for change, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if change != "equal":
-            print(f"@@ -{i + 1},{j - i} +{k + 1},{m - k} @@")
-            print(*(f"-{line}" for line in old[i:j]), *(f"+{line}" for line in new[k:m]), sep="\n")
-
-
-def _asked() -> bool:
-    if not sys.stdin.isatty():
-        print("No terminal to ask on; use --yes to write without asking.")
-        return False
-    return input(f"Write this to {params.PARAMS}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 if __name__ == "__main__":

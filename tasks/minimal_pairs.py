@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from plm_core import checkpoint
+from plm_core import checkpoint as checkpoints
 from plm_core.benchmarks.pairs import Pair, load_pairs
 from plm_core.config import UserError
 from plm_core.evaluation import significance
-from plm_core.evaluation.evidence import TASK_COLUMNS, Table, read_task
+from plm_core.evaluation.evidence import TASK_COLUMNS, read_task
 from plm_core.evaluation.likelihood import scorer_of
 from plm_core.evaluation.likelihood.base import tokenized
 from plm_core.evaluation.minimal_pairs import file_of, rows
@@ -26,36 +26,42 @@ from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
 
-def minimal_pairs(model: str, name: str) -> None:
-    """Score the pairs with the model that stage pretrain made; write evidence and metrics."""
+def minimal_pairs(model: str, name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
+    """Score the set NAME of ``pairs`` with MODEL, one of ``models`` in params.yaml, or with another checkpoint."""
+    config = params.section("evaluate", EvaluateConfig)
+    if checkpoint and evidence:
+        write_evidence(checkpoint, name, evidence, config)
+        return
+    if checkpoint or evidence:
+        raise UserError("expected --checkpoint and --evidence together")
     folder = paths.MODELS / model
-    pairs = paths.PAIRS / f"{name}.jsonl"
-    with stage(f"minimal-pairs-{model}-{name}", ["evaluate"], [folder, pairs], model=model) as run:
-        digest, found = _asked(folder, name, paths.EVIDENCE / model)
+    inputs = [folder, paths.PAIRS / f"{name}.jsonl"]
+    with stage(f"minimal-pairs-{model}-{name}", ["evaluate"], inputs, model=model) as run:
+        digest, file = write_evidence(folder, name, paths.EVIDENCE / model, config)
+        found = read_task([file])
         interval = significance.interval_of(found.results)
         run.metrics |= {"score": found.value, "score_low": interval.low, "score_high": interval.high}
         run.metrics |= {"pairs": len(found.examples), "ties": found.predictions[0].count(TIE)}
-        run.outputs.append(paths.EVIDENCE / model / file_of(name))
+        run.outputs.append(file)
         run.tracker.checkpoint_metrics(digest, {f"{name}/{key}": value for key, value in run.metrics.items()})
         told = f"{found.value:.3f} [{interval.low:.3f}, {interval.high:.3f}] of {len(found.examples):,} pairs"
         print(f"{model}: {name}: {told}; chance: 0.5")
 
 
-def _asked(folder: Path, name: str, evidence: Path) -> tuple[str, Table]:
-    """Write a checkpoint's evidence; return the checkpoint's digest and the evidence."""
-    config = params.section("evaluate", EvaluateConfig)
+def write_evidence(folder: Path, name: str, evidence: Path, config: LikelihoodConfig) -> tuple[str, Path]:
+    """Score the pairs with a checkpoint; return its digest and the file of its evidence."""
     device = prepare(threads=1)
-    loaded = checkpoint.load(folder, device.device)
+    loaded = checkpoints.load(folder, device.device)
     pairs = load_pairs(paths.PAIRS / f"{name}.jsonl")
     file = evidence / file_of(name)
     with ProgressBar(name, len(pairs)) as meter:
         nats = list(meter.counted(nats_of(loaded, pairs, config, device)))
     write_sealed(file, TASK_COLUMNS, rows(pairs, nats, config))
-    return loaded.digest, read_task([file])
+    return loaded.digest, file
 
 
 def nats_of(
-    loaded: checkpoint.Loaded, pairs: Sequence[Pair], config: LikelihoodConfig, device: Device
+    loaded: checkpoints.Loaded, pairs: Sequence[Pair], config: LikelihoodConfig, device: Device
 ) -> Iterator[tuple[float, float]]:
     """-log p, in nats, of the whole good and the whole bad text of each pair, in order.
 
@@ -69,15 +75,5 @@ def nats_of(
     return zip(nats, nats, strict=True)
 
 
-def run(model: str, name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
-    """Score the set NAME of ``pairs`` with MODEL, one of ``models`` in params.yaml, or with another checkpoint."""
-    if checkpoint and evidence:
-        _asked(checkpoint, name, evidence)
-    elif checkpoint or evidence:
-        raise UserError("expected --checkpoint and --evidence together")
-    else:
-        minimal_pairs(model, name)
-
-
 if __name__ == "__main__":
-    main(run, gpus=1)
+    main(minimal_pairs, gpus=1)

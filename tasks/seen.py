@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from plm_core import checkpoint
-from plm_core.config import UserError, digest, from_dict
+from plm_core.config import UserError, digest
 from plm_core.files import verify_checksums
 from plm_core.objectives import OBJECTIVES, build_objective
 from plm_core.objectives.base import Objective
@@ -25,10 +25,9 @@ from plm_core.text.special import PAD, PIECES
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
-from plm_core.training.config import LoopConfig
-from plm_core.training.sizes import sized
 from tasks.runtime.stage import main
 from tasks.settings import params
+from tasks.settings.pretraining import pretrain_section
 
 SPLIT = "train"
 WIDTH = 110
@@ -45,46 +44,12 @@ def seen(
     Raises:
         UserError: there is no such step, or the workspace has changed since the checkpoint was trained.
     """
-    loop, described, store, tokenizer = opened(name)
-    if not 1 <= step <= loop.steps:
-        raise UserError(f"seen.step: {step}; expected 1 to {loop.steps} (pretrain.{name}.training.steps)")
-    if rows < 1:
-        raise UserError(f"seen.rows: {rows}; expected at least 1")
-    objective = build_objective(params.read(f"pretrain.{name}.objective"), f"pretrain.{name}.objective")
-    config = shape(described.architecture, described.model, f"pretrain.{name}")
-    batches = objective.batches(store, config, loop.batch)
-    assert described.lineage
-    number = described.lineage.batch(step - 1)
-    batch, spans = batches.at(loop.order_seed, number), batches.spans(loop.order_seed, number)
-    found = [
-        row_of(tokenizer, objective, batch, row) | {"documents": list(_documents(store, spans[row]))}
-        for row in range(min(rows, loop.batch))
-    ]
-    about = {"model": name, "objective": described.objective, "step": step, "steps": loop.steps, "rows": loop.batch}
-    about["positions"] = batch.inputs.shape[1]
-    if as_json:
-        print(json.dumps(about | {"shown": found}, ensure_ascii=False, indent=2))
-        return
-    shown = f"the first {len(found)} of {loop.batch} rows of {about['positions']} positions"
-    print(f"{name} ({described.objective}), step {step} of {loop.steps}: {shown}")
-    print(OBJECTIVES[described.objective].legend)
-    for each in found:
-        print(f"\nrow {each['row']}")
-        for part in each["documents"]:
-            first, stop = part["tokens"]
-            print(f"  {part['id']}: tokens [{first}, {stop}) of {part['of']}, from position {part['position']}")
-        if "b_follows_a" in each:
-            print(f"  B {'follows A' if each['b_follows_a'] else 'is from elsewhere'}")
-        text = each["text"].replace("\n", "↵")
-        print(textwrap.fill(text, WIDTH, initial_indent="  | ", subsequent_indent="  | ", break_on_hyphens=False))
-
-
-def opened(name: str) -> tuple[LoopConfig, checkpoint.CheckpointConfig, TokenStore, Tokenizer]:
-    """The training run of a section, its checkpoint and what it read; UserError if any of it has changed since."""
     section = f"pretrain.{name}"
     folder = paths.MODELS / name
     values = params.read(section)
-    loop = from_dict(LoopConfig, sized(values, section)["training"], f"{section}.training")
+    config = pretrain_section(name)
+    loop = config.training
+    # The workspace must hold what the checkpoint was trained on.
     if not folder.is_dir():
         raise UserError(f"{folder}: not trained yet, or still training; `plm status` shows what has to run")
     described = checkpoint.describe(folder)
@@ -102,68 +67,88 @@ def opened(name: str) -> tuple[LoopConfig, checkpoint.CheckpointConfig, TokenSto
     ):
         if was != now:
             raise UserError(f"{folder}: was trained with another {what} ({was[:12]}, now {now[:12]}); {remedy}")
-    return loop, described, store, tokenizer
+    if not 1 <= step <= loop.steps:
+        raise UserError(f"seen.step: {step}; expected 1 to {loop.steps} ({section}.training.steps)")
+    if rows < 1:
+        raise UserError(f"seen.rows: {rows}; expected at least 1")
+
+    # The batch, a function of the parameters, the token store and the step.
+    objective = build_objective(config.objective, f"{section}.objective")
+    batches = objective.batches(store, shape(described.architecture, described.model, section), loop.batch)
+    number = described.lineage.batch(step - 1)
+    batch, spans = batches.at(loop.order_seed, number), batches.spans(loop.order_seed, number)
+    shown = [
+        _row(tokenizer, objective, batch, row) | {"documents": list(_documents(store, spans[row]))}
+        for row in range(min(rows, loop.batch))
+    ]
+    about = {"model": name, "objective": described.objective, "step": step, "steps": loop.steps, "rows": loop.batch}
+    about["positions"] = batch.inputs.shape[1]
+    if as_json:
+        print(json.dumps(about | {"shown": shown}, ensure_ascii=False, indent=2))
+        return
+    which = f"the first {len(shown)} of {loop.batch} rows of {about['positions']} positions"
+    print(f"{name} ({described.objective}), step {step} of {loop.steps}: {which}")
+    print(OBJECTIVES[described.objective].legend)
+    for each in shown:
+        print(f"\nrow {each['row']}")
+        for part in each["documents"]:
+            first, stop = part["tokens"]
+            print(f"  {part['id']}: tokens [{first}, {stop}) of {part['of']}, from position {part['position']}")
+        if "b_follows_a" in each:
+            print(f"  B {'follows A' if each['b_follows_a'] else 'is from elsewhere'}")
+        text = each["text"].replace("\n", "↵")
+        print(textwrap.fill(text, WIDTH, initial_indent="  | ", subsequent_indent="  | ", break_on_hyphens=False))
 
 
-def row_of(tokenizer: Tokenizer, objective: Objective, batch: Batch, row: int) -> dict[str, Any]:
+def _row(tokenizer: Tokenizer, objective: Objective, batch: Batch, row: int) -> dict[str, Any]:
     """A row as JSON: its input pieces, what was predicted where, and its text for people."""
     inputs = batch.inputs[row].tolist()
-    targets = [
-        (place, target)
-        for place, target in zip(batch.target_positions[row].tolist(), batch.targets[row].tolist(), strict=True)
-        if target != IGNORED
-    ]
+    pairs = zip(batch.target_positions[row].tolist(), batch.targets[row].tolist(), strict=True)
+    targets = [(place, target) for place, target in pairs if target != IGNORED]
     marks = {}
     for number, (place, target) in enumerate(targets, start=1):
         word = _word(tokenizer, target)
         if (mark := objective.mark(number, _word(tokenizer, inputs[place]).strip())) is not None:
             marks[place] = " " * word.startswith(" ") + f"<{mark}: {word.strip()}>"
+
+    # As text: ordinary tokens decoded together, padding counted, special tokens by name, and the marks in place.
+    def group_of(place: int) -> str | int:
+        if place in marks or (inputs[place] < len(PIECES) and inputs[place] != PAD):
+            return place
+        return "padding" if inputs[place] == PAD else "text"
+
+    text = ""
+    for what, group in groupby(range(len(inputs)), group_of):
+        places = list(group)
+        if what == "text":
+            text += tokenizer.decode([inputs[place] for place in places])
+        elif what == "padding":
+            text += f" {PIECES[PAD]} x {len(places)}"
+        else:
+            text += marks.get(places[0]) or f" {tokenizer.piece(inputs[places[0]])} "
     return {
         "row": row,
         "inputs": [tokenizer.piece(token) for token in inputs],
         "predicted": [{"position": place, "token": tokenizer.piece(target)} for place, target in targets],
-        "text": "".join(_text(tokenizer, inputs, marks)).strip(),
+        "text": text.strip(),
     } | objective.facts(batch, row)
 
 
 def _documents(store: TokenStore, spans: list[TokenRange]) -> Iterator[dict[str, Any]]:
     """The part of each document in the spans; its tokens are counted from 0, and EOS is its last."""
-    parts = []
-    for position, start, stop in spans:
-        parts += [(document, position, start, stop) for document in store.within(start, stop)]
-    numbers = [document for document, *_ in parts]
+    parts = [(number, *span) for span in spans for number in store.within(span[1], span[2])]
+    numbers = [number for number, *_ in parts]
     ids = dict(zip(numbers, store.ids(numbers), strict=True))
-    for document, position, start, stop in parts:
-        begin, end = (int(offset) for offset in store.offsets[document : document + 2])
-        here = max(start, begin)
+    for number, position, start, stop in parts:
+        begin, end = (int(offset) for offset in store.offsets[number : number + 2])
+        first = max(start, begin)
         yield {
-            "id": ids[document],
-            "document": document,
-            "tokens": [here - begin, min(stop, end) - begin],
+            "id": ids[number],
+            "document": number,
+            "tokens": [first - begin, min(stop, end) - begin],
             "of": end - begin,
-            "position": position + here - start,
+            "position": position + first - start,
         }
-
-
-def _text(tokenizer: Tokenizer, ids: list[int], marks: dict[int, str]) -> Iterator[str]:
-    """The ids as text: ordinary tokens decoded together, special ones by name, and the marks of some positions."""
-
-    def kind(position: int) -> tuple[int, int]:
-        token = ids[position]
-        if position in marks or (token < len(PIECES) and token != PAD):
-            return 0, position
-        return (1, 0) if token == PAD else (2, 0)
-
-    for (which, _), group in groupby(range(len(ids)), kind):
-        positions = list(group)
-        if which == 2:
-            yield tokenizer.decode([ids[position] for position in positions])
-        elif which == 1:
-            yield f" {PIECES[PAD]} x {len(positions)}"
-        elif positions[0] in marks:
-            yield marks[positions[0]]
-        else:
-            yield f" {tokenizer.piece(ids[positions[0]])} "
 
 
 def _word(tokenizer: Tokenizer, token: int) -> str:

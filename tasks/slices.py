@@ -4,8 +4,8 @@ The length of each, its subset, and how much of it occurs in the text that the m
 report and the evaluation without fine-tuning.
 """
 
-from plm_core.benchmarks.examples import file_of, read_examples
-from plm_core.benchmarks.task import verified_task
+from plm_core.benchmarks.examples import file_of
+from plm_core.benchmarks.task import read_examples, verified_task
 from plm_core.evaluation.overlap import overlaps, search_in
 from plm_core.evaluation.slices import COLUMNS, CONTAMINATED
 from plm_core.shared import paths

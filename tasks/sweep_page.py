@@ -22,18 +22,27 @@ FEWEST = 2
 def write(folder: Path) -> None:
     """Write ``sweep.html`` into FOLDER."""
     found = json.loads((folder / paths.TRIALS).read_text(encoding="utf-8"))
+    metric = found["metric"]
     sign = 1 if found["direction"] == "lower" else -1
     complete = sorted((t for t in found["trials"] if t["state"] == "complete"), key=lambda t: sign * t["value"])
+    best = front(complete, sign)
     figures = {}
     if len(complete) >= FEWEST:
-        figures = _drawn(folder, found["metric"]) | {"front.svg": drawn(_front(complete, found["metric"], sign))}
+        figures = of_study(folder, metric)
+        figure, axes = plotting().subplots(figsize=(9, 4), layout="constrained")
+        for trial in complete:
+            place = (trial["seconds"], trial["value"])
+            axes.plot(*place, "o", color="#c0392b" if trial["number"] in best else "#3b78b5")
+            axes.annotate(trial["number"], place, xytext=(4, 4), textcoords="offset points")
+        axes.set(xlabel="seconds per trial", ylabel=metric)
+        figures["front.svg"] = drawn(figure)
     text = render(
         "tasks/reporting/templates/sweep.md.j2",
         sweep=found,
         name=folder.name,
         best=complete[:1],
         trials=complete + [t for t in found["trials"] if t["state"] != "complete"],
-        front=front(complete, sign),
+        front=best,
         figures=list(figures),
         difference=(folder / paths.DIFFERENCE).read_text(encoding="utf-8").strip() if complete else "",
     )
@@ -51,7 +60,7 @@ def front(trials: Sequence[Mapping[str, Any]], sign: int) -> list[int]:
     return kept
 
 
-def _drawn(folder: Path, metric: str) -> dict[str, str]:
+def of_study(folder: Path, metric: str) -> dict[str, str]:
     """Pictures of the study, as SVG by file name: the values of all trials, and how important each parameter is
     (fANOVA: Hutter et al. 2014)."""
     pyplot = plotting()
@@ -78,17 +87,6 @@ def _drawn(folder: Path, metric: str) -> dict[str, str]:
     axes.invert_yaxis()
     axes.set(xlabel=f"share of the variance of {metric}")
     return {"parallel.svg": parallel, "importance.svg": drawn(bars)}
-
-
-def _front(trials: Sequence[Mapping[str, Any]], metric: str, sign: int) -> Any:
-    figure, axes = plotting().subplots(figsize=(9, 4), layout="constrained")
-    kept = front(trials, sign)
-    for trial in trials:
-        color = "#c0392b" if trial["number"] in kept else "#3b78b5"
-        axes.plot(trial["seconds"], trial["value"], "o", color=color)
-        axes.annotate(trial["number"], (trial["seconds"], trial["value"]), xytext=(4, 4), textcoords="offset points")
-    axes.set(xlabel="seconds per trial", ylabel=metric)
-    return figure
 
 
 if __name__ == "__main__":

@@ -11,27 +11,24 @@ A line of the file: ``{"id": "not-3", "check": "negation", "a": "...", "b": "...
 test example or of an earlier check.
 """
 
-import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_core.benchmarks.examples import Example, sample
-from plm_core.benchmarks.task import GlueTask
+from plm_core.benchmarks.examples import Example, read_lines, sample, write_lines
+from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.config import UserError
 
 FILE = "checks.jsonl"
 EXPECTATIONS = ("label", "same", "other")
-COLUMNS = ("id", "check", "expected", "answered", "passed")
 TOLERANCE = 0.05
 """Numbers count as the same if they differ by at most this share of the task's span, or of the test labels' range."""
 HERE = Path(__file__).parent / "behaviour"
-KINDS = ("classification", "regression")
-"""The tasks that are checked."""
 MOST = 200
 """The most checks of one rule. They are a function of an example's id and texts alone: the same examples give the same
 checks."""
@@ -74,13 +71,17 @@ class Judged(NamedTuple):
     """1 or 0."""
 
 
+COLUMNS = Judged._fields
+
+
 def write_checks(path: Path, checks: Iterable[Check]) -> None:
-    """Write one JSON object per line."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for one in checks:
-            pair = {} if one.b is None else {"b": one.b}
-            fields = {"id": one.id, "check": one.check, "a": one.a, **pair, "expect": {one.expect: one.of}}
-            file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+    """Write JSON lines."""
+
+    def fields_of(check: Check) -> dict[str, Any]:
+        pair = {} if check.b is None else {"b": check.b}
+        return {"id": check.id, "check": check.check, "a": check.a, **pair, "expect": {check.expect: check.of}}
+
+    write_lines(path, map(fields_of, checks))
 
 
 def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = "check") -> list[Check]:
@@ -91,24 +92,35 @@ def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = 
     Raises:
         UserError: the file is missing, or a line is not a check of the task; the message names the line.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
     ids = set(known)
-    checks = list[Check]()
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                one = _check(json.loads(line.decode("utf-8")), task, f"{prefix}-{number}")
-                if one.id in ids:
-                    raise ValueError(f"id: {one.id!r} is already used; expected a unique id")
-                if one.expect != "label" and one.of not in ids:
-                    raise ValueError(f"expect: no test example or earlier check has the id {one.of!r}")
-            except (ValueError, TypeError, KeyError) as error:
-                said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-                raise UserError(f"{path}:{number}: {said}; expected a check of {task.name} ({__name__})") from error
-            ids.add(one.id)
-            checks.append(one)
-    return checks
+
+    def check_of(fields: Any, number: int) -> Check:
+        if not isinstance(fields, dict):
+            raise ValueError("not a JSON object")
+        if odd := fields.keys() - {"id", "check", "a", "b", "expect"}:
+            raise ValueError(f"unknown fields {', '.join(sorted(odd))}")
+        name = fields.get("id", f"{prefix}-{number}")
+        if not all(isinstance(text, str) for text in (name, fields["check"], fields["a"], fields.get("b", ""))):
+            raise ValueError("id, check, a, b: expected texts")
+        if not re.fullmatch(r"[\w. -]+", fields["check"]):
+            raise ValueError(f"check: found {fields['check']!r}; expected letters, digits, spaces and . _ -")
+        expect = fields["expect"]
+        if not isinstance(expect, dict) or len(expect) != 1 or not expect.keys() <= set(EXPECTATIONS):
+            raise ValueError(f"expect: found {expect!r}; expected one of {', '.join(EXPECTATIONS)} with its value")
+        ((kind, of),) = expect.items()
+        if kind == "label":
+            number_given = isinstance(of, int | float) and math.isfinite(of)
+            if of not in task.labels if task.labels else not number_given:
+                expected = f"one of {', '.join(task.labels)}" if task.labels else "a number"
+                raise ValueError(f"expect.label: found {of!r}; expected {expected}")
+        elif of not in ids:
+            raise ValueError(f"expect: no test example or earlier check has the id {of!r}")
+        if name in ids:
+            raise ValueError(f"id: {name!r} is already used; expected a unique id")
+        ids.add(name)
+        return Check(name, fields["check"], fields["a"], fields.get("b"), kind, of)
+
+    return read_lines(path, "examples", check_of, f"a check of {task.name} ({__name__})")
 
 
 def examined(
@@ -123,61 +135,39 @@ def examined(
     ``answers`` are those to the test examples; ``ask`` returns those to others. A check on a test example outside the
     sample that was asked is left out.
     """
-    told = {example.id: answer for example, answer in zip(test, answers, strict=True)}
+    known = {example.id: answer for example, answer in zip(test, answers, strict=True)}
     kept: list[Check] = []
-    for one in checks:
-        if one.expect == "label" or one.of in told:
-            kept.append(one)
-            told[one.id] = math.nan
+    for check in checks:
+        if check.expect == "label" or check.of in known:
+            kept.append(check)
+            known[check.id] = math.nan
     if not kept:
         return []
-    asked = ask([Example(one.id, one.a, one.b, 0) for one in kept])
-    told |= {one.id: answer for one, answer in zip(kept, asked, strict=True)}
+    asked = ask([Example(check.id, check.a, check.b, 0) for check in kept])
+    known |= {check.id: answer for check, answer in zip(kept, asked, strict=True)}
     low, high = task.span or (min(e.label for e in test), max(e.label for e in test))
     judged = []
-    for one in kept:
-        answer = told[one.id]
-        if one.expect != "label":
-            wanted = told[str(one.of)]
+    for check in kept:
+        answer = known[check.id]
+        if check.expect != "label":
+            wanted = known[str(check.of)]
         else:
-            wanted = task.labels.index(str(one.of)) if task.labels else float(one.of)
+            wanted = task.labels.index(str(check.of)) if task.labels else float(check.of)
         alike = answer == wanted if task.labels else abs(answer - wanted) <= TOLERANCE * (high - low)
         answered, expected = (task.labels[int(n)] if task.labels else f"{n:.4g}" for n in (answer, wanted))
-        other = one.expect == "other"
+        other = check.expect == "other"
         expected = f"not {expected}" if other else expected
-        judged.append(Judged(one.id, one.check, expected, answered, int(alike != other)))
+        judged.append(Judged(check.id, check.check, expected, answered, int(alike != other)))
     return judged
 
 
 def counted(judged: Iterable[Judged]) -> dict[str, int]:
     """The number of checks asked and failed, as metrics: ``checks/typos/asked``, ``checks/typos/failed``."""
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for one in judged:
-        for what, more in (("asked", 1), ("failed", 1 - one.passed)):
-            key = f"checks/{one.check}/{what}"
-            found[key] = found.get(key, 0) + more
+        found[f"checks/{one.check}/asked"] += 1
+        found[f"checks/{one.check}/failed"] += 1 - one.passed
     return found
-
-
-def _check(fields: dict[str, Any], task: GlueTask, name: str) -> Check:
-    if not isinstance(fields, dict) or (odd := fields.keys() - {"id", "check", "a", "b", "expect"}):
-        raise ValueError(
-            f"unknown fields {', '.join(sorted(odd))}" if isinstance(fields, dict) else "not a JSON object"
-        )
-    texts = [fields.get("id", name), fields["check"], fields["a"], fields.get("b", "")]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("id, check, a, b: expected texts")
-    if not re.fullmatch(r"[\w. -]+", fields["check"]):
-        raise ValueError(f"check: found {fields['check']!r}; expected letters, digits, spaces and . _ -")
-    expect = fields["expect"]
-    if not isinstance(expect, dict) or len(expect) != 1 or not expect.keys() <= set(EXPECTATIONS):
-        raise ValueError(f"expect: found {expect!r}; expected one of {', '.join(EXPECTATIONS)} with its value")
-    ((kind, of),) = expect.items()
-    if kind == "label" and task.labels and of not in task.labels:
-        raise ValueError(f"expect.label: found {of!r}; expected one of {', '.join(task.labels)}")
-    if kind == "label" and not task.labels and (not isinstance(of, int | float) or not math.isfinite(of)):
-        raise ValueError(f"expect.label: found {of!r}; expected a number")
-    return Check(texts[0], fields["check"], fields["a"], fields.get("b"), kind, of)
 
 
 def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Check]:
@@ -186,9 +176,9 @@ def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Che
     Raises:
         UserError: a line of a file is not a check, or tasks of this kind have none; the message names it.
     """
-    if task.kind not in KINDS:
+    if not KINDS[task.kind].has_checks:
         if (source / FILE).is_file():
-            expected = f"a {' or '.join(KINDS)}; remove the file"
+            expected = f"a {' or '.join(name for name, kind in KINDS.items() if kind.has_checks)}; remove the file"
             raise UserError(f"{source / FILE}: checks of {task.name}, a {task.kind}; expected {expected}")
         return []
     known = [example.id for example in test]
@@ -197,25 +187,20 @@ def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Che
         if path.is_file():
             found += read_checks(path, task, [*known, *(one.id for one in found)], prefix)
     chosen = sample(test, MOST)
-    if task.name not in SPELLING_MATTERS:
-        found += _typos(chosen)
+    for e in chosen if task.name not in SPELLING_MATTERS else ():
+        # Two neighbouring letters within a word of four or more of the first text are swapped; the answer stays.
+        places = [
+            place
+            for word in re.finditer(r"[^\W\d_]{4,}", e.a)
+            for place in range(word.start() + 1, word.end() - 2)
+            if e.a[place] != e.a[place + 1]
+        ]
+        if places:
+            at = random.Random(f"typos/{e.id}").choice(places)
+            swapped = e.a[:at] + e.a[at + 1] + e.a[at] + e.a[at + 2 :]
+            found.append(Check(f"typos/{e.id}", "typos", swapped, e.b, "same", e.id))
     if task.symmetric:
         found += (Check(f"swapped/{e.id}", "swapped texts", e.b, e.a, "same", e.id) for e in chosen if e.b is not None)
     if task.name in TWICE:
         found += (Check(f"twice/{e.id}", "same text twice", e.a, e.a, "label", TWICE[task.name]) for e in chosen)
     return found
-
-
-def _typos(examples: Sequence[Example]) -> Iterator[Check]:
-    """Two neighbouring letters within a word of four or more of the first text are swapped; the answer stays."""
-    for example in examples:
-        places = [
-            place
-            for word in re.finditer(r"[^\W\d_]{4,}", example.a)
-            for place in range(word.start() + 1, word.end() - 2)
-            if example.a[place] != example.a[place + 1]
-        ]
-        if places:
-            at = random.Random(f"typos/{example.id}").choice(places)
-            a = example.a[:at] + example.a[at + 1] + example.a[at] + example.a[at + 2 :]
-            yield Check(f"typos/{example.id}", "typos", a, example.b, "same", example.id)

@@ -11,7 +11,6 @@ change words that look like English ones (German *was*). ``mentions`` is for lan
 and capitals in names; ``word_order`` is for any; without spaces, each character is a word.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from plm_core.benchmarks.sources.rows import file_rows, text_of
+from plm_core.benchmarks.examples import file_rows, read_lines, text_of, write_lines
 from plm_core.config import UserError, section
 from plm_core.corpus.document import Document, read_documents
 from plm_core.corpus.normalize import WORD, paragraphs, words_of
@@ -84,7 +83,14 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
     """
     path = Path(config.input)
     left_out: list[str] = []
-    every = list(_made(path, config.rules) if config.rules else _written(path, left_out))
+    every: list[Pair] = []
+    if config.rules:
+        for document in read_documents(path):
+            for rule in dict.fromkeys(config.rules):
+                for number, (good, bad) in enumerate(changed(document, RULES[rule])):
+                    every.append(Pair(f"{document.id}#{rule}-{number}", good, bad, rule, document.id))
+    else:
+        every += _written(path, left_out)
     if not every:
         expected = "sentences to which its rules apply" if config.rules else "at least one line"
         raise UserError(f"{path}: gives no pair; expected {expected}, or another input (pairs.{name})")
@@ -97,10 +103,8 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
 
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
-    """Write one JSON object per line: id, good, bad, paradigm and group."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for pair in pairs:
-            file.write(json.dumps(asdict(pair), ensure_ascii=False) + "\n")
+    """Write JSON lines: id, good, bad, paradigm and group."""
+    write_lines(path, map(asdict, pairs))
 
 
 def load_pairs(path: Path) -> list[Pair]:
@@ -109,23 +113,7 @@ def load_pairs(path: Path) -> list[Pair]:
     Raises:
         UserError: the file is missing or damaged; the message names the line.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro pairs`)")
-    found = []
-    with path.open("rb") as file:  # a line ends at \n alone
-        for number, line in enumerate(file, start=1):
-            try:
-                found.append(Pair(**json.loads(line.decode("utf-8"))))
-            except (ValueError, TypeError) as error:
-                raise UserError(f"{path}:{number}: {error!r}; expected a pair; {RESTORE}") from error
-    return found
-
-
-def _made(path: Path, rules: Iterable[Rule]) -> Iterator[Pair]:
-    for document in read_documents(path):
-        for rule in dict.fromkeys(rules):
-            for number, (good, bad) in enumerate(changed(document, RULES[rule])):
-                yield Pair(f"{document.id}#{rule}-{number}", good, bad, rule, document.id)
+    return read_lines(path, "pairs", lambda fields, _: Pair(**fields), f"a pair; {RESTORE}")
 
 
 def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:

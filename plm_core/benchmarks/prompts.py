@@ -8,12 +8,11 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import islice
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.task import GlueTask
+from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.config import PositiveShare, UserError, section
 from plm_core.corpus.normalize import shortened
 from plm_core.files import sha256_text
@@ -109,13 +108,13 @@ def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:
         UserError: there is none, it does not fit the task's classes, or the task's answers are not options.
     """
     where = f"fewshot.prompts.{task.name}"
-    if task.kind not in ("classification", "multiple_choice"):
+    if not KINDS[task.kind].has_options:
         raise UserError(
             f"fewshot.tasks: {task.name} is of the kind {task.kind}, whose answers are not options; expected a "
             "classification or a multiple choice: take it out"
         )
     prompt = own.get(task.name) or PROMPTS.get(task.name)
-    if task.kind == "multiple_choice":
+    if KINDS[task.kind].has_choices:
         if prompt is not None and prompt.options:
             raise UserError(f"{where}.options: found some; expected none, because each example has its own choices")
         return prompt or GOES_ON
@@ -181,21 +180,21 @@ class Shots:
         often as any other, or once more, while it has examples left. Fewer shots are the first of more. None has the
         same texts as the example itself.
         """
-        return list(islice(self._turns(example), most))
-
-    def _turns(self, example: Example) -> Iterator[Example]:
         source = random.Random(int(sha256_text(f"{self._seed}/{example.id}"), 16))
         classes = sorted(self._of_class)
         source.shuffle(classes)
         waiting = [_shuffled(self._of_class[label], source) for label in classes]
-        own = set(example.texts)
+        shots: list[Example] = []
         while waiting:
-            for one in list(waiting):
-                shot = next((shot for shot in one if set(shot.texts) != own), None)
+            for of_class in list(waiting):
+                if len(shots) == most:
+                    return shots
+                shot = next((shot for shot in of_class if set(shot.texts) != set(example.texts)), None)
                 if shot is None:
-                    waiting.remove(one)
+                    waiting.remove(of_class)
                 else:
-                    yield shot
+                    shots.append(shot)
+        return shots
 
 
 def _shuffled(examples: Sequence[Example], source: random.Random) -> Iterator[Example]:

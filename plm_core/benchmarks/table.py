@@ -13,22 +13,8 @@ Inference", section 3.
 from dataclasses import dataclass
 from typing import Any
 
-from plm_core.benchmarks.task import METRICS, GlueTask, Kind, iob2
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a table that are read."""
-
-    a: str
-    b: str | None
-    label: str
-    id: str | None = None
-    """A unique id; None: the part and the number of the row."""
-    choices: tuple[str, ...] = ()
-    """The texts to choose from, one column each; or the one column with a list of them."""
-    group: str | None = None
-    """What several examples have in common, such as their document; None: those with a text in common are a group."""
+from plm_core.benchmarks.examples import Columns
+from plm_core.benchmarks.task import KINDS, GlueTask, iob2
 
 
 @dataclass(frozen=True)
@@ -88,7 +74,7 @@ def _task(
     question: str,
     labels: tuple[str, ...],
     metrics: tuple[str, ...],
-    kind: Kind = "classification",
+    kind: str = "classification",
     **more: Any,
 ) -> GlueTask:
     return GlueTask(name, kind, question, labels, metrics, **{"score": "+".join(metrics)} | more)
@@ -96,7 +82,7 @@ def _task(
 
 def _read(name: str, question: str, **more: Any) -> GlueTask:
     return _task(
-        name, question, (), METRICS["question_answering"], "question_answering", **{"score": "answer_f1"} | more
+        name, question, (), KINDS["question_answering"].metrics, "question_answering", **{"score": "answer_f1"} | more
     )
 
 
@@ -153,7 +139,7 @@ ROWS = (
             "stsb",
             "How alike in meaning are the two sentences, from 0 to 5?",
             (),
-            METRICS["regression"],
+            KINDS["regression"].metrics,
             "regression",
             symmetric=True,
             span=(0.0, 5.0),
@@ -196,7 +182,7 @@ ROWS = (
             "conll2003",
             "Which words name a person, a place, an organisation, or something else?",
             iob2(("PER", "LOC", "ORG", "MISC")),
-            METRICS["token_classification"],
+            KINDS["token_classification"].metrics,
             "token_classification",
         ),
         Published(
@@ -232,7 +218,7 @@ ROWS = (
             "sotu-era",
             "When was the paragraph spoken: before 1865, 1865 to 1944, or from 1945 on?",
             ("before-1865", "1865-1944", "from-1945"),
-            METRICS["classification"],
+            KINDS["classification"].metrics,
             score="accuracy",
         )
     ),
@@ -241,7 +227,7 @@ ROWS = (
             "next",
             "Does a passage that begins with B follow one of the same document that ends with A?",
             ("other", "next"),
-            METRICS["classification"],
+            KINDS["classification"].metrics,
             score="accuracy",
             follows=True,
         )

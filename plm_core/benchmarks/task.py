@@ -1,26 +1,37 @@
-"""A GLUE-like task without its data: ``task.json`` next to its examples. Read by finetune and the report."""
+"""GLUE-like tasks, the kinds of them, and the folder of a task: ``task.json`` and a file of examples per split.
+
+Everything that depends on the kind of a task is here, or in the two places that its kind names: where it is learned by
+a model, and by a linear one.
+"""
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
+from plm_core.benchmarks.examples import (
+    OUTSIDE,
+    TABLES,
+    Answer,
+    ConllReader,
+    Example,
+    Layout,
+    Reader,
+    SquadReader,
+    TableReader,
+    class_of,
+    number_of,
+    read_lines,
+    write_lines,
+)
 from plm_core.config import UserError, from_dict, section
 from plm_core.files import RESTORE, verify_checksums
 
 FILE = "task.json"
-Kind = Literal["classification", "regression", "multiple_choice", "token_classification", "question_answering"]
-METRICS: dict[str, tuple[str, ...]] = {
-    "classification": ("accuracy", "macro_f1", "matthews"),
-    "regression": ("pearson", "spearman"),
-    "multiple_choice": ("accuracy",),
-    "token_classification": ("entity_f1",),
-    "question_answering": ("exact_match", "answer_f1"),
-}
-"""The metrics of each kind, by the names of ``plm_core.evaluation.metrics``; for classes also ``f1:<class>``."""
-OUTSIDE = "O"
-"""The tag of a word outside entities."""
 
 
 @section
@@ -29,16 +40,15 @@ class GlueTask:
 
     name: str
     """The name in `examples` and `finetune.tasks`."""
-    kind: Kind
-    """One or two texts have a class, or a number; one of several texts fits; each word has a tag; the answer to a
-    question occurs in a text."""
+    kind: str
+    """A name in ``KINDS``."""
     question: str
     """The question that its labels answer, for the report."""
     labels: tuple[str, ...]
     """The classes, in the order of their ids; for a multiple choice, the names of the places; for tagged words, the
     tags in IOB2: ``O``, and ``B-<type>`` and ``I-<type>`` of every type; otherwise none."""
     metrics: tuple[str, ...]
-    """What is measured: names of ``METRICS``, and ``f1:<class>``, the F1 of that class."""
+    """What is measured: metrics of its kind, and ``f1:<class>``, the F1 of that class."""
     score: str
     """The main score of the task: a metric, or the mean of several, written ``accuracy+f1:duplicate``. A class with a
     ``+`` in its name cannot be used there."""
@@ -52,23 +62,284 @@ class GlueTask:
     """Whether the second text is asked about as the continuation of the first, whose end is kept if it is cut."""
 
     def __post_init__(self) -> None:
-        if self.kind in ("regression", "question_answering") and self.labels:
-            raise ValueError(f"labels: found {', '.join(self.labels)}; expected none for a {self.kind}")
-        if self.kind in ("classification", "multiple_choice"):
-            _require_labels(self.labels)
-        if self.kind == "token_classification" and (len(self.labels) < 3 or self.labels != iob2(types_of(self.labels))):
-            raise ValueError(f"labels: found {list(self.labels)}; expected O, B-<type>, I-<type>, B-<type>, ...")
-        if self.kind == "token_classification" and any(len(label.split()) != 1 for label in self.labels):
-            raise ValueError(f"labels: found {list(self.labels)}; expected types without whitespace")
-        for field, names in (("score", tuple(self.score.split("+"))), ("metrics", self.metrics)):
+        require_kind(self.kind)
+        kind = KINDS[self.kind]
+        kind.require_labels(self)
+        known = [*kind.metrics, *(f"f1:{label}" for label in self.labels if kind.of_classes)]
+        for place, names in (("score", tuple(self.score.split("+"))), ("metrics", self.metrics)):
             for name in names:
-                if name not in self.known_metrics():
-                    known = ", ".join(self.known_metrics())
-                    raise ValueError(f"{field}: found {name!r}; expected names among {known}")
+                if name not in known:
+                    raise ValueError(f"{place}: found {name!r}; expected names among {', '.join(known)}")
 
-    def known_metrics(self) -> list[str]:
-        """The metrics that can be measured on this task."""
-        return [*METRICS[self.kind], *(f"f1:{label}" for label in self.labels if self.kind == "classification")]
+
+@section
+class ExamplesConfig:
+    """A section of ``examples`` in the parameters. A task of the table states only its ``input``."""
+
+    input: str
+    """The input, tracked by DVC. For a published task: its folder of the official download; for GLUE also the manifest
+    (JSON) that pins ``nyu-mll/glue`` on the hub. For a task from the corpus: the splits. For a task of your own: a
+    folder with ``train``, ``test`` and optionally ``valid``, each as .tsv (nothing is quoted), .csv or .jsonl; for
+    ``token_classification`` as .conll or .txt in columns, tags in IOB2; for ``question_answering`` as .json in SQuAD's
+    layout."""
+    kind: str | None = None
+    """The kind of your own task: ``classification``, ``regression``, ``multiple_choice`` (the right one of several
+    texts), ``token_classification`` (tags of words) or ``question_answering`` (answers that occur in a text)."""
+    a: str | None = None
+    """The column of the text, or of the first of two."""
+    b: str | None = None
+    """The column of the second text; for ``multiple_choice``, of what precedes each of the texts, if anything."""
+    choices: list[str] = field(default_factory=list)
+    """The columns of the texts to choose from; or the one column of a .jsonl that has them as a list."""
+    label: str | None = None
+    """The column of the label."""
+    labels: list[str] = field(default_factory=list)
+    """The names of the classes; for a multiple choice, how the label writes each place ([]: 0, 1, ...); for tagged
+    words, the types of entities, such as PER."""
+    score: str | None = None
+    """The main score of the task, such as ``accuracy``, ``f1:billing``, ``pearson+spearman`` (their mean),
+    ``entity_f1``, ``exact_match+answer_f1``."""
+    metrics: list[str] = field(default_factory=list)
+    """What is measured in addition to the score; []: all metrics of this kind."""
+    question: str | None = None
+    """The question that the labels answer, for the report."""
+    symmetric: bool = False
+    """Whether the order of the two texts does not matter."""
+    id: str | None = None
+    """The column of a unique id; null: the number of the row."""
+    group: str | None = None
+    """The column of what several examples have in common, such as their document or customer: they are held out
+    together, and are one independent observation when models are compared. null: examples with a text in common count
+    as one."""
+    unanswerable: bool = False
+    """Whether a question may have no answer in its text."""
+
+    def __post_init__(self) -> None:
+        if self.kind is not None:
+            require_kind(self.kind)
+
+
+class Kind:
+    """A kind of task. This class is also the kind whose examples have a label, the id of a class."""
+
+    metrics: tuple[str, ...] = ("accuracy", "macro_f1", "matthews")
+    """By the names of ``plm_core.evaluation.metrics``."""
+    stated: tuple[str, ...] = ("a", "label")
+    """The fields of ``ExamplesConfig`` that a team's own task must state, in addition to kind and score."""
+    optional: tuple[str, ...] = ("b", "labels", "symmetric", "id", "group")
+    """The fields that it may state."""
+    formats: tuple[str, ...] = TABLES
+    """The file extensions of a team's own task."""
+    has_labels = True
+    """Whether a task of this kind has labels."""
+    of_classes = True
+    """Whether a class has an F1 of its own, and is learned from its own examples."""
+    has_choices = False
+    """Whether each example has its own texts to choose from."""
+    has_options = True
+    """Whether an answer is the id of a label, so that a language model can be asked which one is likeliest."""
+    has_checks = True
+    """Whether there are behavioural checks."""
+    head = "plm_core.finetuning.heads:CLASSES"
+    """Where a model learns it: a ``plm_core.finetuning.heads.TaskHead``."""
+    linear = "plm_core.finetuning.linear:classes"
+    """Where a linear model learns it: a function as in ``plm_core.finetuning.linear``."""
+
+    def require_labels(self, task: GlueTask) -> None:
+        """Raise ValueError for labels that a task of this kind cannot have."""
+        if not self.has_labels:
+            if task.labels:
+                raise ValueError(f"labels: found {', '.join(task.labels)}; expected none for a {task.kind}")
+            return
+        if len(task.labels) < 2:
+            raise ValueError(f"labels: found {list(task.labels)}; expected the names of at least two classes")
+        for label in task.labels:
+            if not label or label != label.strip() or not label.isprintable():
+                raise ValueError(f"labels: found {label!r}; expected printable names without whitespace around them")
+            if task.labels.count(label) > 1:
+                raise ValueError(f"labels: {label!r} appears twice; expected names that differ")
+
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
+        """The question that a team's own task asks, and its labels; UserError, which begins with ``where``, if they are
+        missing or too many."""
+        return f"{config.label}: {', '.join(config.labels) or 'which number'}?", config.labels
+
+    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+        """Reads the files of a task."""
+        return TableReader(layout, partial(class_of, codes=layout.codes, labels=task.labels), len(task.labels))
+
+    def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
+        """The right answer of an example as JSON: classes by name, numbers with all their digits."""
+        return {"label": task.labels[int(example.label)]}
+
+    def read_answer(self, task: GlueTask, fields: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
+        """The reverse: fields of an ``Example``; KeyError, TypeError or ValueError if they are damaged."""
+        return {"label": ids[fields["label"]]}
+
+    def gold(self, task: GlueTask, example: Example) -> Any:
+        """The right answer in the form of a prediction."""
+        return example.label
+
+    def written(self, task: GlueTask, answer: Any) -> str:
+        """A prediction or a right answer in the form of evidence (``plm_core.evaluation.evidence``)."""
+        return task.labels[int(answer)]
+
+    def to_train_on(self, task: GlueTask) -> tuple[str, ...]:
+        """The labels that must occur in the training set."""
+        return task.labels if self.of_classes else ()
+
+    def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
+        """What a split is made of, such as the number of examples of each class."""
+        classes = Counter(e.label for e in examples)
+        return {f"label_{name}": classes[i] for i, name in enumerate(task.labels)}
+
+
+class Regression(Kind):
+    """One or two texts have a number."""
+
+    metrics = ("pearson", "spearman")
+    has_labels = of_classes = has_options = False
+    head = "plm_core.finetuning.heads:NUMBERS"
+    linear = "plm_core.finetuning.linear:numbers"
+
+    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+        return TableReader(layout, partial(number_of, span=task.span))
+
+    def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
+        return {"label": float(example.label)}
+
+    def read_answer(self, task: GlueTask, fields: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
+        return {"label": fields["label"]}
+
+    def written(self, task: GlueTask, answer: Any) -> str:
+        return repr(float(answer))
+
+    def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
+        return {"mean_label": sum(e.label for e in examples) / len(examples)} if examples else {}
+
+
+class MultipleChoice(Kind):
+    """One of several texts fits; its labels are the names of the places."""
+
+    metrics = ("accuracy",)
+    stated = ("a", "choices", "label")
+    optional = ("b", "labels", "id", "group")
+    of_classes = has_checks = False
+    has_choices = True
+    head = "plm_core.finetuning.heads:CHOICES"
+    linear = "plm_core.finetuning.linear:choices"
+
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
+        many = len(config.choices)
+        if many == 1 and not config.labels:
+            expected = f"how the label writes each place of {config.choices[0]}"
+            raise UserError(f"{where}.labels: missing; expected {expected}")
+        if many > 1 and config.labels and len(config.labels) != many:
+            raise UserError(f"{where}.labels: {len(config.labels)} for {many} choices; expected one each, or none")
+        labels = config.labels or [str(place) for place in range(many)]
+        return f"{config.label}: which of {', '.join(config.choices)}?", labels
+
+    def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
+        return {"choices": example.choices} | super().answer_fields(task, example)
+
+    def read_answer(self, task: GlueTask, fields: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
+        return super().read_answer(task, fields, ids) | {"choices": tuple(map(str, fields["choices"]))}
+
+
+class TokenClassification(Kind):
+    """Each word has a tag, in IOB2."""
+
+    metrics = ("entity_f1",)
+    stated = ("labels",)
+    optional = ()
+    formats = (".conll", ".txt")
+    of_classes = has_options = has_checks = False
+    head = "plm_core.finetuning.heads:TAGS"
+    linear = "plm_core.finetuning.linear:tags"
+
+    def require_labels(self, task: GlueTask) -> None:
+        labels = task.labels
+        if len(labels) < 3 or labels != iob2(types_of(labels)):
+            raise ValueError(f"labels: found {list(labels)}; expected O, B-<type>, I-<type>, B-<type>, ...")
+        if any(len(label.split()) != 1 for label in labels):
+            raise ValueError(f"labels: found {list(labels)}; expected types without whitespace")
+
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
+        return f"Which words name {', '.join(config.labels)}?", [*iob2(config.labels)]
+
+    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+        return ConllReader(task.labels, layout.iob1)
+
+    def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
+        return {"tags": self.gold(task, example)}
+
+    def read_answer(self, task: GlueTask, fields: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
+        tags = tuple(ids[tag] for tag in fields["tags"])
+        if len(tags) != (words := len(fields["a"].split(" "))):
+            raise ValueError(f"{len(tags)} tags for {words} words")
+        return {"tags": tags}
+
+    def gold(self, task: GlueTask, example: Example) -> Any:
+        return [task.labels[tag] for tag in example.tags]
+
+    def written(self, task: GlueTask, answer: Any) -> str:
+        return " ".join(answer)
+
+    def to_train_on(self, task: GlueTask) -> tuple[str, ...]:
+        return tuple(tag for tag in task.labels if tag.startswith("B-"))
+
+    def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
+        tags = Counter(tag for e in examples for tag in e.tags)
+        entities = {f"entities_{of}": tags[task.labels.index(f"B-{of}")] for of in types_of(task.labels)}
+        return {"words": tags.total()} | entities
+
+
+class QuestionAnswering(Kind):
+    """The answer to a question occurs in a text."""
+
+    metrics = ("exact_match", "answer_f1")
+    stated = ()
+    optional = ("labels", "unanswerable")
+    formats = (".json",)
+    has_labels = of_classes = has_options = has_checks = False
+    head = "plm_core.finetuning.heads:SPANS"
+    linear = "plm_core.finetuning.linear:spans"
+
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
+        return f"Where in the text is the answer{', if it is there' if config.unanswerable else ''}?", config.labels
+
+    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+        return SquadReader(task.unanswerable)
+
+    def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
+        return {"answers": example.answers}
+
+    def read_answer(self, task: GlueTask, fields: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
+        return {"answers": tuple(Answer(str(text), int(start)) for text, start in fields["answers"])}
+
+    def gold(self, task: GlueTask, example: Example) -> Any:
+        return [answer.text for answer in example.answers]
+
+    def written(self, task: GlueTask, answer: Any) -> str:
+        return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+
+    def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
+        return {"unanswerable": sum(not e.answers for e in examples)}
+
+
+KINDS: dict[str, Kind] = {
+    "classification": Kind(),
+    "regression": Regression(),
+    "multiple_choice": MultipleChoice(),
+    "token_classification": TokenClassification(),
+    "question_answering": QuestionAnswering(),
+}
+
+
+def require_kind(name: str) -> None:
+    """Raise ValueError for a name that is not in ``KINDS``."""
+    if name not in KINDS:
+        raise ValueError(f"kind: found the text {name!r}; expected one of {', '.join(KINDS)}")
 
 
 def iob2(types: Iterable[str]) -> tuple[str, ...]:
@@ -79,6 +350,40 @@ def iob2(types: Iterable[str]) -> tuple[str, ...]:
 def types_of(tags: Iterable[str]) -> list[str]:
     """The types of entities that these tags begin."""
     return [tag.removeprefix("B-") for tag in tags if tag.startswith("B-")]
+
+
+def described(name: str, config: ExamplesConfig, unknown: str) -> GlueTask:
+    """A team's own task.
+
+    Raises:
+        UserError: the description is invalid; ``unknown`` says what is, where a field is missing.
+    """
+    where = f"examples.{name}"
+    name_of_kind = config.kind or "classification"
+    kind = KINDS[name_of_kind]
+    stated = ("kind", *kind.stated, "score")
+    for each in stated:
+        if not getattr(config, each):
+            states = f"a task of your own states {', '.join(stated)} ({each} is missing)"
+            raise UserError(f"{where}: {unknown}; {states}")
+    for other in fields(config):
+        common = ("input", "metrics", "question", *stated, *kind.optional)
+        if other.name not in common and getattr(config, other.name):
+            raise UserError(f"{where}.{other.name}: has no meaning for the kind {config.kind}; expected it left out")
+    score = str(config.score)
+    metrics = config.metrics or [*kind.metrics]
+    question, labels = kind.describe(config, where)
+    given: dict[str, Any] = {
+        "name": name,
+        "kind": name_of_kind,
+        "question": config.question or question,
+        "labels": labels,
+        "metrics": [*metrics, *(part for part in score.split("+") if part not in metrics)],
+        "score": score,
+        "symmetric": config.symmetric,
+        "unanswerable": config.unanswerable,
+    }
+    return from_dict(GlueTask, given, where)
 
 
 def write_task(folder: Path, task: GlueTask) -> None:
@@ -102,16 +407,44 @@ def read_task(folder: Path) -> GlueTask:
 
 
 def verified_task(folder: Path) -> GlueTask:
-    """The task in a folder of examples, none of whose files is missing or damaged; otherwise UserError."""
+    """``read_task``; also UserError if another file of the folder is missing or damaged."""
     verify_checksums(folder)
     return read_task(folder)
 
 
-def _require_labels(labels: tuple[str, ...]) -> None:
-    if len(labels) < 2:
-        raise ValueError(f"labels: found {list(labels)}; expected the names of at least two classes")
-    for label in labels:
-        if not label or label != label.strip() or not label.isprintable():
-            raise ValueError(f"labels: found {label!r}; expected printable names without whitespace around them")
-        if labels.count(label) > 1:
-            raise ValueError(f"labels: {label!r} appears twice; expected names that differ")
+def write_examples(path: Path, examples: Iterable[Example], task: GlueTask) -> None:
+    """Write JSON lines: id, a, b (if any), the right answer in the form of the task's kind, subset and group (if any).
+
+    Raises:
+        ValueError: a label is not finite.
+    """
+    kind = KINDS[task.kind]
+
+    def fields_of(example: Example) -> dict[str, Any]:
+        pair = {} if example.b is None else {"b": example.b}
+        part = {name: value for name in ("subset", "group") if (value := getattr(example, name))}
+        return {"id": example.id, "a": example.a, **pair, **kind.answer_fields(task, example), **part}
+
+    write_lines(path, map(fields_of, examples))
+
+
+def read_examples(path: Path, task: GlueTask) -> list[Example]:
+    """The examples of a file that ``write_examples`` wrote, in order.
+
+    Raises:
+        UserError: the file is missing or damaged; the message names the line.
+    """
+    kind = KINDS[task.kind]
+    ids = {name: i for i, name in enumerate(task.labels)}
+
+    def example(fields: Any, number: int) -> Example:
+        answer = {"label": 0} | kind.read_answer(task, fields, ids)
+        parts = {name: fields.get(name, "") for name in ("subset", "group")}
+        texts = [fields["id"], fields["a"], fields.get("b", ""), *parts.values()]
+        if not isinstance(answer["label"], int | float) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("a field of another type")
+        if not math.isfinite(answer["label"]):
+            raise ValueError("a label that is not a number")
+        return Example(fields["id"], fields["a"], fields.get("b"), **answer, **parts)
+
+    return read_lines(path, "examples", example, f"an example of {task.name}; {RESTORE}")

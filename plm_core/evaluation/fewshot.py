@@ -12,9 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,21 +87,12 @@ def question(
     return Question(asked[len(asked) - room :], answers, cut=True)
 
 
-class Likelihoods(NamedTuple):
-    """The likelihoods of the K options of one question."""
-
-    nats: list[float]
-    """``[K]``: log p(option | prompt), at most 0."""
-    tokens: list[int]
-    """``[K]``: how many tokens each option has."""
-
-
-Ranker = Callable[[Any, Sequence[Question], torch.device], list[Likelihoods]]
-"""A function from a model and questions to the likelihoods of each one's options, in order."""
+Ranker = Callable[[Any, Sequence[Question], torch.device], list[list[float]]]
+"""From a model and questions to log p(option | prompt), at most 0, of each one's options, in order."""
 
 
 @torch.no_grad()
-def likelihoods(model: Any, questions: Sequence[Question], device: torch.device) -> list[Likelihoods]:
+def likelihoods(model: Any, questions: Sequence[Question], device: torch.device) -> list[list[float]]:
     """log p of each option of each question, in order.
 
     ``model`` has ``read`` and ``logits``, and reads from left to right. A sequence that is a prefix of another one (as
@@ -127,45 +117,26 @@ def likelihoods(model: Any, questions: Sequence[Question], device: torch.device)
         batch = order[start : start + ROWS]
         ids = pad_sequence([torch.tensor(rows[row]) for row in batch], batch_first=True, padding_value=PAD)
         hidden = model.read(ids.to(device))
-        asked = [(place, number) for place, row in enumerate(batch) for number in wanted[row]]
+        sought = [(place, number) for place, row in enumerate(batch) for number in wanted[row]]
         predicted = [
             (place, len(sequences[n]) - len(options[n]) + i, token)
-            for place, n in asked
+            for place, n in sought
             for i, token in enumerate(options[n])
         ]
         row, position, target = (list(part) for part in zip(*predicted, strict=True))
         logits = model.logits(hidden[row, position])
         nats = -F.cross_entropy(logits, torch.tensor(target, device=device), reduction="none").double()
-        each = iter(nats.tolist())
-        for _, number in asked:
-            found[number] = math.fsum(next(each) for _ in options[number])
-    ends = accumulate(len(each.options) for each in questions)
-    sides = zip(questions, ends, strict=True)
-    return [Likelihoods(found[e - len(q.options) : e], [len(option) for option in q.options]) for q, e in sides]
+        by_token = iter(nats.tolist())
+        for _, number in sought:
+            found[number] = math.fsum(next(by_token) for _ in options[number])
+    each = iter(found)
+    return [[next(each) for _ in asked.options] for asked in questions]
 
 
 # Which option is the answer.
 
 
-class Said(NamedTuple):
-    """The numbers by which an option is judged."""
-
-    nats: float
-    """log p(option | prompt)."""
-    bytes: int
-    """The UTF-8 bytes of the option, without the space before it."""
-    tokens: int
-    """Its tokens."""
-    unconditional: float
-    """log p(option | what follows the last text in the prompt)."""
-
-
-RULES: dict[str, Callable[[Said], float]] = {
-    "sum": lambda said: said.nats,
-    "per_byte": lambda said: said.nats / said.bytes,
-    "per_token": lambda said: said.nats / said.tokens,
-    "unconditional": lambda said: said.nats - said.unconditional,
-}
+RULES = ("sum", "per_byte", "per_token", "unconditional")
 """The variants of the choice: the option with the highest value is the answer, the first one if several are equal.
 
 * ``sum``: the likelihood itself, ``acc`` of lm-evaluation-harness; it favours short options.
@@ -178,16 +149,23 @@ RULES: dict[str, Callable[[Said], float]] = {
 """
 
 
-def chosen(options: Sequence[str], given: Likelihoods, without: Sequence[float]) -> dict[str, int]:
-    """Which of the K options each of ``RULES`` takes; ``without`` ``[K]`` is log p by the answer context alone."""
-    sides = zip(given.nats, options, given.tokens, without, strict=True)
-    said = [Said(nats, len(text.encode()), tokens, alone) for nats, text, tokens, alone in sides]
-    return {name: max(range(len(said)), key=lambda i: rule(said[i])) for name, rule in RULES.items()}
+def chosen(
+    texts: Sequence[str], tokens: Sequence[int], nats: Sequence[float], alone: Sequence[float]
+) -> dict[str, int]:
+    """Which of the K options each of ``RULES`` takes: all have ``[K]`` values, ``texts`` without the space before them,
+    ``tokens`` their number, ``nats`` log p by the prompt, ``alone`` log p by the answer context."""
+    values = (
+        nats,
+        [log / len(text.encode()) for log, text in zip(nats, texts, strict=True)],
+        [log / count for log, count in zip(nats, tokens, strict=True)],
+        [log - other for log, other in zip(nats, alone, strict=True)],
+    )
+    return {rule: max(range(len(nats)), key=value.__getitem__) for rule, value in zip(RULES, values, strict=True)}
 
 
 # A task's examples as questions, and what the answers are worth.
 
-COLUMNS = ("id", "sha256", "subset", "label", "prediction", *list(RULES)[1:], "shots", "cut", "overlap")
+COLUMNS = ("id", "sha256", "subset", "label", "prediction", *RULES[1:], "shots", "cut", "overlap")
 """The columns of a file with one row per example: ``prediction`` is by the sum, the next ones by the other rules."""
 
 
@@ -261,15 +239,15 @@ def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> l
     place = OBJECTIVES[loaded.config.objective].ranker
     assert place is not None  # ``FewshotConfig.require_ranker`` checks
     ranker: Ranker = resolve_name(place)
-    found = ranker(loaded.model, read, device)
-    by_options = dict(zip(alone, ranker(loaded.model, list(alone.values()), device), strict=True))
-    told = []
-    for example, asking, given, overlap in zip(asked.test, read, found, asked.overlaps, strict=True):
+    nats = ranker(loaded.model, read, device)
+    nats_alone = dict(zip(alone, ranker(loaded.model, list(alone.values()), device), strict=True))
+    found = []
+    for i, example in enumerate(asked.test):
         options = asked.options(example)
-        said = chosen(options, given, by_options[options].nats)
-        cut = asking.cut or asked.ask(example) != asked.prompt.ask(example)
-        told.append(Answer(example, said, asking.shots, cut, overlap))
-    return told
+        said = chosen(options, [len(tokens) for tokens in read[i].options], nats[i], nats_alone[options])
+        cut = read[i].cut or asked.ask(example) != asked.prompt.ask(example)
+        found.append(Answer(example, said, read[i].shots, cut, asked.overlaps[i]))
+    return found
 
 
 def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: float | None) -> dict[str, float]:

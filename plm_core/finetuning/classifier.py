@@ -1,48 +1,28 @@
 """A pretrained model with a new head on the vector that represents an example; all weights are trained.
 
-Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5. Input formats
-and summaries of examples are in ``input_formats.py``, the kinds of tasks in ``kinds.py``.
+Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5.
 
 Shapes: B rows, K sequences a row, T positions, P places, D width, C outputs.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from pkgutil import resolve_name
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.benchmarks import task
-from plm_core.finetuning.input_formats import InputFormat, Written
-from plm_core.finetuning.kinds import KINDS, NOWHERE, ExampleBatch, SpanBatch, TagBatch
+from plm_core.benchmarks.task import KINDS
+from plm_core.finetuning.featurize import Row
+from plm_core.finetuning.heads import CLASSES, NOWHERE, ExampleBatch, Predicted, TaskHead, padded
+from plm_core.finetuning.input_formats import InputFormat
 from plm_core.objectives.loss import IGNORED, Batch, Carry, Loss
 from plm_core.text.special import PAD
 
 SHORTEST = 8
 """The smallest padded length if there should be few different lengths."""
-
-
-class Row(NamedTuple):
-    """An example as the model reads it, or a window of one."""
-
-    sequences: list[Written]
-    """One sequence; for a pair in both orders, two; for choices, one each."""
-    label: float | list[int]
-    """The class id, the place of the right choice, or the number to be predicted; the tags of the words at ``places``;
-    which of ``places`` the answer begins and ends at."""
-    places: Sequence[int] = ()
-    """The positions to be classified: the first pieces of words; or CLS, then the text that may contain an answer."""
-    first: int = 0
-    """The number of the first of these words in the sentence, or of these tokens in the text."""
-    cut: bool = False
-    """Whether some of the example did not fit, and is in none of its rows."""
-
-    @property
-    def longest(self) -> int:
-        """The tokens of its longest sequence."""
-        return max(len(sequence.ids) for sequence in self.sequences)
 
 
 class Classifier(nn.Module):
@@ -52,7 +32,7 @@ class Classifier(nn.Module):
         self,
         backbone: Any,
         input_format: InputFormat,
-        kind: task.Kind,
+        kind: str,
         classes: int,
         dropout: float,
         auxiliary: float = 0.0,
@@ -62,7 +42,7 @@ class Classifier(nn.Module):
         width = backbone.config.width
         self.backbone = backbone
         self.input_format = input_format
-        self.kind = KINDS[kind]
+        self.kind: TaskHead = resolve_name(KINDS[kind].head)
         self.auxiliary = auxiliary
         projection = (
             [nn.Linear(width, width), nn.Tanh()] if input_format.projected and self.kind.reads != "place" else []
@@ -90,30 +70,28 @@ class Classifier(nn.Module):
         loss = self.kind.loss(self._outputs(batch, states), batch.targets)
         if not self.auxiliary:
             return loss
-        return loss + self.auxiliary * self._language_nats(batch, states) * (batch.num_targets / len(batch.lengths))
-
-    def _states(self, batch: ExampleBatch) -> Tensor:
-        flat = (tensor.flatten(0, 1) for tensor in (batch.inputs, batch.segments, batch.lengths))
-        return self.input_format.states(self.backbone, *flat)
-
-    def _outputs(self, batch: ExampleBatch, states: Tensor) -> Tensor:
-        if isinstance(batch, SpanBatch):
-            rows = torch.arange(len(states), device=states.device)[:, None]
-            vectors = states[rows, batch.asked.clamp(min=0)]
-        else:
-            summaries = self.input_format.summary(self.backbone, states, batch.lengths.flatten())
-            vectors = summaries.unflatten(0, batch.lengths.shape)
-            vectors = vectors.sum(1) if self.kind.reads == "row" else vectors
-        return self.kind.shaped(self.head(vectors), batch)
-
-    def _language_nats(self, batch: ExampleBatch, states: Tensor) -> Tensor:
         ids = batch.inputs.flatten(0, 1)
         following = batch.lengths.flatten()[:, None] - 1
         read = torch.arange(ids.shape[1] - 1, device=ids.device) < following
         logits = self.backbone.logits(states[:, :-1])
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).transpose(1, 2)
         nats = F.cross_entropy(logits, ids[:, 1:].where(read, IGNORED), reduction="none")
-        return (nats.sum(1, keepdim=True) / following).sum() / batch.lengths.shape[1]
+        language = (nats.sum(1, keepdim=True) / following).sum() / batch.lengths.shape[1]
+        return loss + self.auxiliary * language * (batch.num_targets / len(batch.lengths))
+
+    def _states(self, batch: ExampleBatch) -> Tensor:
+        flat = (tensor.flatten(0, 1) for tensor in (batch.inputs, batch.segments, batch.lengths))
+        return self.input_format.states(self.backbone, *flat)
+
+    def _outputs(self, batch: ExampleBatch, states: Tensor) -> Tensor:
+        if self.kind.reads == "place":
+            rows = torch.arange(len(states), device=states.device)[:, None]
+            vectors = states[rows, batch.asked.clamp(min=0)]  # type: ignore[attr-defined]
+        else:
+            summaries = self.input_format.summary(self.backbone, states, batch.lengths.flatten())
+            vectors = summaries.unflatten(0, batch.lengths.shape)
+            vectors = vectors.sum(1) if self.kind.reads == "row" else vectors
+        return self.kind.shaped(self.head(vectors), batch)
 
 
 def draw_anew(backbone: Any, tokens: Sequence[int]) -> None:
@@ -138,8 +116,8 @@ def example_loss(model: nn.Module, batch: Batch, carry: Carry | None = None) -> 
     return Loss(model.loss(batch), batch.num_targets)  # type: ignore[operator]
 
 
-def collate(rows: Sequence[Row], most: int | None = None, of: type[ExampleBatch] = ExampleBatch) -> ExampleBatch:
-    """Collate rows into a batch of the kind's type, padded to the longest.
+def collate(rows: Sequence[Row], most: int | None = None, kind: TaskHead = CLASSES) -> ExampleBatch:
+    """Collate rows into a batch of the kind, padded to the longest.
 
     With ``most``, the largest possible length, they are padded to the next of the lengths 8, 12, 16, 24, 32, 48, ...
     ``most``, because a model is compiled again for every length. For the same reason there are as many places as
@@ -152,31 +130,13 @@ def collate(rows: Sequence[Row], most: int | None = None, of: type[ExampleBatch]
     sequences = [row.sequences for row in rows]
     columns = {
         "inputs": torch.tensor([[s.ids + [PAD] * (T - len(s.ids)) for s in some] for some in sequences]),
-        "targets": torch.tensor([_padded(row.label, T, IGNORED) if of is TagBatch else row.label for row in rows]),
+        "targets": torch.tensor([kind.target(row, T) for row in rows]),
         "segments": torch.tensor([[s.segments + [0] * (T - len(s.ids)) for s in some] for some in sequences]),
         "lengths": torch.tensor([[len(s.ids) for s in some] for some in sequences]),
     }
-    if issubclass(of, SpanBatch):
-        columns["asked"] = torch.tensor([_padded(row.places, T, NOWHERE) for row in rows])
-    return of(**columns)
-
-
-def _padded(values: Any, length: int, filler: int) -> list[int]:
-    return [*values, *[filler] * (length - len(values))]
-
-
-class Predicted(NamedTuple):
-    """A model's answers to rows, in order, or to examples."""
-
-    answers: list[Any]
-    """For rows: the log-probabilities of the classes or choices; numbers; the tags of the words at ``places``; or an
-    ``AnswerSpan``. For examples: the result of ``results.answered``."""
-    confidences: list[float]
-    """The probability of each answer: of all tags of a row or example together; NaN if there is none, or if the answer
-    of a row contains it."""
-    loss: float
-    """The mean loss per row or word, in nats or squared units of the rows' labels, without the language model's
-    loss."""
+    if kind.reads == "place":
+        columns["asked"] = torch.tensor([padded(row.places, T, NOWHERE) for row in rows])
+    return kind.batch(**columns)
 
 
 @torch.no_grad()
@@ -187,7 +147,7 @@ def predict(model: Classifier, rows: Sequence[Row], batch: int, device: torch.de
     parts = []
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
-        part = collate([rows[i] for i in chosen], of=model.kind.batch)
+        part = collate([rows[i] for i in chosen], kind=model.kind)
         parts.append((chosen, part, model(part.to(device)).double()))
     answers: list[Any] = [None] * len(rows)
     confidences = [math.nan] * len(rows)

@@ -1,6 +1,8 @@
-"""Section ``finetune`` of the parameters. Read by the stages finetune and baseline."""
+"""Section ``finetune`` of the parameters. The recipe is in epochs and shares, because tasks differ in size."""
 
+import math
 from collections.abc import Iterable
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from plm_core.benchmarks.examples import file_of
 from plm_core.config import Probability, digest, section
 from plm_core.files import sha256_file
-from plm_core.finetuning.recipe import Recipe
+from plm_core.training.config import AnomalyConfig, LoopConfig, OptimizerConfig, Precision
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
 """The fields that a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
@@ -37,6 +39,59 @@ class Transfer:
     """A section of ``examples``."""
     after: str
     """The task, one of ``finetune.tasks``, that is learned first."""
+
+
+@section
+class Recipe:
+    """Section ``finetune.training``; see ``LoopConfig`` for what is not explained here."""
+
+    epochs: PositiveFloat
+    """How often the training examples are read."""
+    batch: PositiveInt
+    """Examples per step."""
+    optimizer: OptimizerConfig
+    """The optimizer, without ``warmup_steps``, which follow from ``warmup``."""
+    warmup: Probability = 0.1
+    """The share of the steps in which the learning rate increases."""
+    validations: PositiveInt = 1
+    """How often per epoch the validation examples are predicted. The weights that do best on them are kept."""
+    best_by: Literal["loss", "score"] = "loss"
+    """What is best: the lowest loss, or the task's highest score. With few examples, predicting the most frequent class
+    for every example may have the lowest loss."""
+    backbone_dropout: Probability | None = None
+    """The dropout of the pretrained model during fine-tuning; null: as in pretraining. The papers have 0.1."""
+    accumulation: PositiveInt = 1
+    precision: Precision = "float32"
+    compile: bool = False
+    """Whether to compile; examples are then padded to a few lengths."""
+    deterministic: bool = False
+    anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
+    report_every: PositiveInt = 10
+
+    def __post_init__(self) -> None:
+        if self.optimizer.warmup_steps:
+            raise ValueError("optimizer.warmup_steps: follows from warmup; expected it to be left out")
+        self.loop(1, 1)
+
+    def loop(self, epoch: int, seed: int) -> LoopConfig:
+        """The loop for a task whose epoch has this many steps; every validation is followed by a snapshot."""
+        steps = max(1, math.ceil(self.epochs * epoch))
+        reports = min(self.report_every, max(1, round(epoch / self.validations)))
+        between = max(1, round(epoch / self.validations / reports)) * reports
+        return LoopConfig(
+            seed=seed,
+            steps=steps,
+            batch=self.batch,
+            optimizer=replace(self.optimizer, warmup_steps=int(self.warmup * steps)),
+            accumulation=self.accumulation,
+            precision=self.precision,
+            compile=self.compile,
+            deterministic=self.deterministic,
+            anomalies=self.anomalies,
+            report_every=reports,
+            valid_every=between,
+            snapshot_every=between,
+        )
 
 
 @section

@@ -9,24 +9,45 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import NamedTuple
 
-from plm_core.benchmarks.examples import Example, read_examples, sample
-from plm_core.benchmarks.task import GlueTask
+import numpy as np
+
+from plm_core.benchmarks.examples import Example, sample
+from plm_core.benchmarks.task import KINDS, GlueTask, read_examples
 from plm_core.checkpoint import Loaded
 from plm_core.config import UserError
 from plm_core.corpus.normalize import normalize
-from plm_core.finetuning.classifier import Row
-from plm_core.finetuning.input_formats import InputFormat, begin, framed, input_format_of, room
-from plm_core.text.special import CLS, UNK
+from plm_core.finetuning.input_formats import InputFormat, Written, input_format_of
+from plm_core.text.samplers import epoch_order, stream_seed
 from plm_core.text.tokenizer import Spelling, Tokenizer
 
 SHORTEST_CONTEXT = 8
 """Room for start, delimiter and extract token, and a little text."""
-LONGEST_QUESTION = 64
-"""Tokens, as in the released code of Devlin et al. 2019 (``max_query_length``); at most half of the room."""
 OVERLAP = 0.5
 """The share of a window that the next one reads again. Devlin et al. 2019 advance by 128 of some 320 tokens."""
+
+
+class Row(NamedTuple):
+    """An example as the model reads it, or a window of one."""
+
+    sequences: list[Written]
+    """One sequence; for a pair in both orders, two; for choices, one each."""
+    label: float | list[int]
+    """The class id, the place of the right choice, or the number to be predicted; the tags of the words at ``places``;
+    which of ``places`` the answer begins and ends at."""
+    places: Sequence[int] = ()
+    """The positions to be classified: the first pieces of words; or CLS, then the text that may contain an answer."""
+    first: int = 0
+    """The number of the first of these words in the sentence, or of these tokens in the text."""
+    cut: bool = False
+    """Whether some of the example did not fit, and is in none of its rows."""
+
+    @property
+    def longest(self) -> int:
+        """The tokens of its longest sequence."""
+        return max(len(sequence.ids) for sequence in self.sequences)
 
 
 class Rows(NamedTuple):
@@ -70,25 +91,10 @@ def encoded(
     examples: Sequence[Example], task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
 ) -> Rows:
     """The rows of examples, of at most ``context`` tokens each."""
+    head = resolve_name(KINDS[task.kind].head)
     found = Rows([*examples], [], [])
     for i, example in enumerate(examples):
-        if task.kind == "token_classification":
-            rows = _sentence(example, input_format, tokenizer, context)
-        elif task.kind == "question_answering":
-            rows = _question(example, input_format, tokenizer, context)
-        elif pairs := _pairs(example, task, input_format):
-            # Texts that are judged together; the second may be one that follows the first.
-            texts = [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in pairs]
-            sequences = [input_format.write(a, b, context, task.follows) for a, b in texts]
-            kept = [room(input_format.pair, len(written.ids)) for written in sequences]
-            cut = any(most < len(a) + len(b) for most, (a, b) in zip(kept, texts, strict=True))
-            rows = [Row(sequences, example.label, cut=cut)]
-        else:
-            # A text, or its parts: each is an example with the same label.
-            ids = tokenizer.encode(example.a)
-            parts = equal_parts(len(ids), room(input_format.single, context))
-            single = [framed(input_format.single, {"a": ids[part.start : part.stop]}) for part in parts]
-            rows = [Row([written], example.label) for written in single]
+        rows = head.rows(example, task, input_format, tokenizer, context)
         found.encoded.extend(rows)
         found.owners.extend([i] * len(rows))
     return found
@@ -145,63 +151,36 @@ def _origins(text: str) -> list[int]:
     return [*origins, len(text)]
 
 
-def _pairs(example: Example, task: GlueTask, input_format: InputFormat) -> list[tuple[str, str]]:
-    """The two texts of each sequence of an example; none for an example of one text."""
-    if example.choices:
-        return [(example.a, choice if example.b is None else f"{example.b} {choice}") for choice in example.choices]
-    if example.b is None:
-        return []
-    orders = [(example.a, example.b), (example.b, example.a)]
-    return orders if task.symmetric and input_format.both_orders else orders[:1]
+POOL = 50
+"""The number of batches whose examples are sorted by length together, as in the LengthGroupedSampler of transformers:
+with more, lengths within a batch are more similar, and batches less random."""
 
 
-def _sentence(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
-    """Windows of a sentence; each word is classified in the window where its first piece has the most context, the
-    smaller of the numbers of tokens before and after it (Devlin et al. 2019, released code, ``_check_is_max_context``).
+class Batching:
+    """Epochs over examples, each read at most once per epoch; a random remainder that fills no batch is skipped.
 
-    A word that the tokenizer drops entirely is UNK.
+    If there are fewer examples than a batch holds, they are repeated in it.
     """
-    ids: list[int] = []
-    firsts = []
-    for word in example.words:
-        firsts.append(len(ids))
-        ids += tokenizer.encode(f" {word}" if ids else word) or [UNK]
-    parts = windows(len(ids), room(input_format.single, context))
-    homes = [max(parts, key=lambda part: min(at - part.start, part.stop - 1 - at)) for at in firsts]
-    before = begin(input_format.single, "a", {})
-    rows = []
-    for part in parts:
-        words = [word for word, home in enumerate(homes) if home == part]
-        if words:
-            written = framed(input_format.single, {"a": ids[part.start : part.stop]})
-            places = [before + firsts[word] - part.start for word in words]
-            rows.append(Row([written], [example.tags[word] for word in words], places, words[0]))
-    return rows
 
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        """``lengths`` are those of the examples, in tokens; ``batch`` is the number of examples a step reads."""
+        self._lengths = np.asarray(lengths)
+        self._batch = batch
+        self._seed = seed
+        self.epoch = max(1, len(lengths) // batch)
+        """The steps of an epoch."""
+        self._plan: tuple[int, list[np.ndarray]] = (-1, [])
 
-def _question(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
-    """A question with windows of its text. If the first right answer is not in a window, CLS is the target."""
-    assert example.b is not None
-    spelling = tokenizer.spell(example.b)
-    most = room(input_format.asked, context)
-    whole = tokenizer.encode(example.a)
-    question = whole[: min(LONGEST_QUESTION, most // 2)]
-    span = _tokens(example, characters(example.b, spelling)) if example.answers else None
-    rows = []
-    for part in windows(len(spelling.ids), most - len(question)):
-        texts = {"a": question, "b": spelling.ids[part.start : part.stop]}
-        written = framed(input_format.asked, texts)
-        start = begin(input_format.asked, "b", texts)
-        inside = span is not None and span[0] in part and span[1] in part
-        target = [1 + at - part.start for at in span] if inside and span else [0, 0]
-        places = [written.ids.index(CLS), *range(start, start + len(part))]
-        rows.append(Row([written], target, places, part.start, cut=len(question) < len(whole)))
-    return rows
+    def at(self, step: int) -> np.ndarray:
+        """The examples ``[batch]`` that a step (from 0) reads: a pure function of seed and step."""
+        epoch, place = divmod(step, self.epoch)
+        if self._plan[0] != epoch:
+            self._plan = (epoch, self._batches(epoch))
+        return self._plan[1][place]
 
-
-def _tokens(example: Example, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The first and the last token of the first right answer; None if it has no token."""
-    answer = example.answers[0]
-    first = next((i for i, (_, stop) in enumerate(spans) if stop > answer.start), len(spans))
-    last = next((i for i, (start, _) in enumerate(spans) if start >= answer.start + len(answer.text)), len(spans)) - 1
-    return (first, last) if first <= last else None
+    def _batches(self, epoch: int) -> list[np.ndarray]:
+        order = np.resize(epoch_order(self._seed, epoch, len(self._lengths)), self.epoch * self._batch)
+        pools = [order[start : start + POOL * self._batch] for start in range(0, len(order), POOL * self._batch)]
+        alike = np.concatenate([pool[np.argsort(self._lengths[pool], kind="stable")] for pool in pools])
+        batches = np.split(alike, self.epoch)
+        return [batches[i] for i in epoch_order(stream_seed(self._seed, "batches"), epoch, self.epoch)]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from plm_core.benchmarks.checks import TOLERANCE
-from plm_core.benchmarks.examples import file_of, read_examples
-from plm_core.benchmarks.task import GlueTask
+from plm_core.benchmarks.examples import file_of
+from plm_core.benchmarks.task import GlueTask, read_examples
 from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import of_numbers

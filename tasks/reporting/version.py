@@ -14,7 +14,7 @@ from plm_core.files import sha256_path
 from plm_core.shared import paths
 from tasks.reporting.costs import GIB, read
 from tasks.settings import params
-from tasks.settings.labels import labels
+from tasks.settings.params import labels
 
 SIZES = ("parameters", "positions")
 """The metrics of a pretraining run that say how large a model is and how much it has read."""

@@ -21,8 +21,8 @@ from plm_core.shared.memory import is_out_of_memory, needs_less
 from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 from tasks.runtime.guard import Guard
 from tasks.settings import params
-from tasks.settings.labels import labels
 from tasks.settings.machine import leads
+from tasks.settings.params import labels
 from tasks.tracking.client import Tracker, tracked
 
 OF_A_GPU = (

@@ -1,16 +1,19 @@
 """A section of `params.yaml` becomes a frozen configuration. Used by every task."""
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from plm_core.config import UserError, did_you_mean, from_dict
+from plm_core.config import UserError, did_you_mean, digest, from_dict
 from plm_core.shared import paths
 from plm_core.shared.parameters import PARAMS as PARAMS
 from plm_core.shared.parameters import read as read
 
 T = TypeVar("T")
+MADE = (paths.MODELS, paths.FINETUNED, paths.TOKENIZER)
+"""Inputs that are not data."""
 
 
 def says(name: str, value: object) -> bool:
@@ -71,3 +74,17 @@ def missing(path: Path) -> UserError:
     if path.is_relative_to(paths.ARTIFACTS):
         return UserError(f"{path}: missing; run the stage that writes it (`dvc repro` runs what is needed, in order)")
     return UserError(f"{path}: missing; put it there, or name another file or folder in {PARAMS}")
+
+
+def labels(model: str, inputs: Mapping[str, str]) -> dict[str, str]:
+    """The tags of a run with these inputs (sha256 by path), on one of ``models`` unless that is empty.
+
+    ``plm.data`` is a digest: if it is equal, the same data was read.
+    """
+    data = {path: of for path, of in inputs.items() if not any(map(Path(path).is_relative_to, MADE))}
+    found = {"plm.data": digest(data)[:12]} if data else {}
+    found |= {"plm.model": model} if model else {}
+    with contextlib.suppress(UserError, KeyError, TypeError):  # a broken section is reported where it is used
+        section = read(f"pretrain.{model}")
+        found |= {"plm.architecture": str(section["architecture"]), "plm.objective": str(section["objective"]["name"])}
+    return found

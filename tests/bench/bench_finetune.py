@@ -22,11 +22,11 @@ import transformers
 from bench_train import Watch, row, take_turns, write_rows
 from peers import NAME, SameTrainer, same_weights, train_by
 
-from plm_core.benchmarks.sources.rows import file_rows
-from plm_core.finetuning.batches import Batching
-from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss, predict
+from plm_core.benchmarks.examples import file_rows
+from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
+from plm_core.finetuning.config import Recipe
+from plm_core.finetuning.featurize import Batching, Row
 from plm_core.finetuning.input_formats import framed, input_format_of, room
-from plm_core.finetuning.recipe import Recipe
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.text.samplers import stream_seed
 from plm_core.text.special import PAD

@@ -40,7 +40,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plm_core.evaluation.likelihood import scorer_of
 from plm_core.evaluation.likelihood.base import Text
-from plm_core.finetuning.classifier import Classifier, Row, predict
+from plm_core.finetuning.classifier import Classifier, predict
+from plm_core.finetuning.featurize import Row
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.generation import SamplingConfig, continue_ids
 from plm_core.models.blocks import FASTEST, TILE

@@ -17,6 +17,8 @@ import yaml
 from imported import closure, file_of, imports, says_something, tree
 from torch import nn
 
+from plm_core.benchmarks.task import KINDS
+from plm_core.finetuning.heads import TaskHead
 from plm_core.finetuning.input_formats import InputFormat
 from plm_core.objectives import OBJECTIVES
 from plm_core.sections.models import MODELS
@@ -165,12 +167,21 @@ def test_what_is_named_and_not_imported_is_there():
         assert all(callable(resolve_name(place)) or place == objective.input_format for place in named if place)
         assert isinstance(resolve_name(objective.input_format), InputFormat)
     assert all(issubclass(architecture.model, nn.Module) for architecture in MODELS.values())
+    for kind in KINDS.values():
+        assert isinstance(resolve_name(kind.head), TaskHead)
+        assert callable(resolve_name(kind.linear))
 
 
-def test_no_objective_and_no_architecture_is_named_where_code_decides():
+def test_no_objective_architecture_or_kind_of_task_is_named_where_code_decides():
     """What is done otherwise for one of them is said in its own file, or in its row of a table."""
-    names = {*OBJECTIVES, *MODELS}
-    tables = {"plm_core/objectives/__init__.py", "plm_core/sections/models.py", "plm_core/training/sizes.py"}
+    names = {*OBJECTIVES, *MODELS, *KINDS}
+    tables = {
+        "plm_core/benchmarks/table.py",
+        "plm_core/benchmarks/task.py",
+        "plm_core/objectives/__init__.py",
+        "plm_core/sections/models.py",
+        "plm_core/training/sizes.py",
+    }
     found = [
         f"{relative(path)}:{node.lineno}"
         for path in SOURCES

@@ -14,7 +14,8 @@ import pytest
 import torch
 from test_curves import initial_model
 
-from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
+from plm_core.finetuning.classifier import Classifier, collate, example_loss
+from plm_core.finetuning.featurize import Row
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.training.callbacks.metrics import Validation
 from plm_core.training.config import LoopConfig

@@ -20,13 +20,3 @@ def test_a_value_that_is_there_stays_as_it_is_written(tmp_path):
     (tmp_path / "params.yaml").write_text(text)
     assert change(tmp_path, '{"a.b": 0.01, "a.c": [1, 2], "a.d": true}').returncode == 0
     assert (tmp_path / "params.yaml").read_text() == text
-
-
-def test_a_section_that_is_not_there_is_one_line_and_changes_nothing(tmp_path):
-    (tmp_path / "params.yaml").write_text("a:\n  b: 1\n")
-    done = change(tmp_path, '{"a.b": 2, "z.b": 3}')
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: z: no such section in params.yaml; expected one with parameters, to set b\n",
-    )
-    assert (tmp_path / "params.yaml").read_text() == "a:\n  b: 1\n"

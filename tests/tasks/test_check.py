@@ -105,9 +105,9 @@ def test_an_objective_that_is_none_is_told_once(changed, name):
 def test_several_problems_of_one_section_are_all_told(changed):
     changed.change(pretrain__gpt__training__steps="many", pretrain__gpt__training__btach=7, finetune__dropout=True)
     assert [line.split(": ")[1] for line in lines(changed)] == [
+        "finetune.dropout",
         "pretrain.gpt.training.btach",
         "pretrain.gpt.training.steps",
-        "finetune.dropout",
     ]
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from projects import Project, source
 
-from plm_core.benchmarks.examples import file_of, read_examples
-from plm_core.benchmarks.task import read_task
+from plm_core.benchmarks.examples import file_of
+from plm_core.benchmarks.task import read_examples, read_task
 from plm_core.files import verify_checksums
 
 TICKETS = {

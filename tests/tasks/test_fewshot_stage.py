@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 from projects import Project
 
-from plm_core.benchmarks.examples import read_examples, sample
+from plm_core.benchmarks.examples import sample
 from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.task import read_examples
 from plm_core.config import UserError
-from plm_core.evaluation.slices import read_slices
 from plm_core.files import write_checksums
 from tasks.fewshot import fewshot
 
@@ -51,33 +51,10 @@ def test_the_metrics_are_those_of_the_file(built, task, shots):
     assert said["cut"] == sum(row["cut"] == "1" for row in clean) == len(clean)  # of two words each
 
 
-def test_the_baseline_is_the_training_sets_most_frequent_class(built):
-    folder, task = built.root / "artifacts/examples/sotu-era", TASKS["sotu-era"].task
-    (most, _), *_ = Counter(e.label for e in read_examples(folder / "train.jsonl", task)).most_common()
-    clean = [row for row in rows(built, "sotu-era", 0) if float(row["overlap"]) < 0.5]
-    share = sum(row["label"] == task.labels[most] for row in clean) / len(clean)
-    assert figures(built, "sotu-era", 0)["baseline"] == pytest.approx(share)
-
-
 def test_the_same_inputs_give_the_same_bytes(built, small):
     before = built.files("artifacts/fewshot") | built.files("artifacts/metrics")
     small.run("tasks.fewshot", "gpt")
     assert small.files("artifacts/fewshot") | small.files("artifacts/metrics") == before
-
-
-def test_what_stands_in_the_training_text_is_left_out(built, small):
-    """Half of the test examples are marked as known."""
-    path = small.root / "artifacts/slices/sotu-era.csv"
-    known = set(list(read_slices(path))[::2])
-    lines = [line.split(",") for line in path.read_text().splitlines()]
-    marked = [[*line[:-1], "0.5" if line[0] in known else line[-1]] for line in lines]
-    path.write_text("\n".join(",".join(line) for line in marked) + "\n")
-    small.run("tasks.fewshot", "gpt")
-    found, said = rows(small, "sotu-era", 0), figures(small, "sotu-era", 0)
-    left = [row for row in found if row["id"] not in known and float(row["overlap"]) < 0.5]
-    assert 0 < said["excluded"] == len(found) - len(left) < len(found)
-    assert said["score"] == pytest.approx(right(left, "prediction"))
-    assert said["all_score"] == figures(built, "sotu-era", 0)["all_score"]
 
 
 def test_another_seed_draws_other_shots_and_nothing_else(built, small):

@@ -14,10 +14,11 @@ from scipy import stats
 
 from plm_core import checkpoint
 from plm_core.benchmarks.task import verified_task
-from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import FinetuneConfig
+from plm_core.finetuning.heads import Predicted
 from plm_core.text.special import BOS, CLS, SEP
 from plm_core.training.callbacks.anomaly_monitor import Diverged
+from plm_core.training.callbacks.metrics import best_report
 from plm_core.training.device import Device
 from plm_core.training.snapshot import Snapshots
 from tasks import finetune
@@ -80,10 +81,10 @@ def test_the_best_weights_may_be_those_of_the_best_score(tickets, monkeypatch):
     tickets.change(finetune__training=recipe | {"optimizer": {"learning_rate": 0.005}})
     scores = iter([0.1, 0.3, 0.2, 0.3, 0.0, 0.1, 0.2])
     monkeypatch.setattr(finetune.results, "score", lambda *_: next(scores))
-    found, task = fitted(tickets, monkeypatch)
+    found, _ = fitted(tickets, monkeypatch)
     steps = [(report.step, report.valid_score) for report in found.reports if report.valid_score is not None]
     assert [score for _, score in steps[:5]] == [0.1, 0.3, 0.2, 0.3, 0.0]
-    assert found.metrics(task)["best_step"] == steps[1][0]
+    assert best_report(found.reports).step == steps[1][0]
 
 
 def test_a_validation_that_is_not_a_number_is_an_anomaly_also_where_the_best_is_by_score(tickets, monkeypatch):

@@ -13,6 +13,7 @@ from plm_core import checkpoint
 from plm_core.benchmarks.task import verified_task
 from plm_core.evaluation.evidence import read_task
 from plm_core.finetuning.config import FinetuneConfig
+from plm_core.finetuning.heads import SPANS
 from plm_core.training.device import Device
 from plm_core.training.snapshot import Snapshots
 from tasks import finetune
@@ -104,7 +105,7 @@ def test_the_best_weights_by_score_are_those_by_the_threshold_that_is_reported(p
     monkeypatch.chdir(project.root)
     asked = []
     answered = finetune.results.answered
-    monkeypatch.setattr(finetune.results, "no_answer_threshold", lambda *_: 0.25)
+    monkeypatch.setattr(SPANS, "threshold", lambda *_: 0.25)
     monkeypatch.setattr(finetune.results, "answered", lambda *given: asked.append(given[4:]) or answered(*given))
     with tempfile.TemporaryDirectory() as folder:
         given = checkpoint.load(Path("artifacts/models/gpt")), verified_task(Path("artifacts/examples/qa"))

@@ -9,9 +9,9 @@ import pytest
 from jinja2 import Environment
 from projects import Project, source
 
-from plm_core.benchmarks.examples import Example, write_examples
+from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.table import TASKS
-from plm_core.benchmarks.task import write_task
+from plm_core.benchmarks.task import write_examples, write_task
 from plm_core.shared import paths
 from tasks.reporting.page import drawn, plotting
 from tasks.reporting.page import page as html_page

@@ -1,7 +1,8 @@
 """Stage slices: one row per test example, with the overlap of its texts with the training split."""
 
-from plm_core.benchmarks.examples import Example, read_examples, write_examples
+from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.task import read_examples, write_examples
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import write_checksums

@@ -21,7 +21,6 @@ from plm_core.evaluation.fewshot import (
     RULES,
     Answer,
     Asked,
-    Likelihoods,
     Question,
     answers,
     chosen,
@@ -70,8 +69,7 @@ def test_a_sum_is_that_of_the_tokens_one_by_one(request, make, questions):
     model = request.getfixturevalue(make)().eval()
     found = likelihoods(model, questions, CPU)
     for each, said in zip(questions, found, strict=True):
-        assert said.nats == pytest.approx([by_hand(model, each.prompt, o) for o in each.options], rel=0, abs=1e-9)
-        assert said.tokens == [len(option) for option in each.options]
+        assert said == pytest.approx([by_hand(model, each.prompt, o) for o in each.options], rel=0, abs=1e-9)
 
 
 def test_what_begins_another_option_is_read_with_it(make_gpt, monkeypatch):
@@ -141,7 +139,7 @@ def test_what_cannot_be_an_option_is_refused(tokenizers):
 
 def test_each_rule_by_hand():
     answers = ["a", "bbbb", "cc cc", "d"]
-    given = Likelihoods([-2.0, -3.0, -3.5, -9.0], [1, 1, 3, 1])
+    given = [1, 1, 3, 1], [-2.0, -3.0, -3.5, -9.0]
     alone = [-1.0, -2.0, -2.5, -9.5]
     values = {
         "sum": [-2, -3, -3.5, -9],
@@ -149,18 +147,16 @@ def test_each_rule_by_hand():
         "per_token": [-2, -3, -3.5 / 3, -9],
         "unconditional": [-1, -1, -1, 0.5],
     }
-    assert list(values) == list(RULES)
+    assert tuple(values) == RULES
     best = {name: max(range(4), key=each.__getitem__) for name, each in values.items()}
-    assert chosen(answers, given, alone) == best == {"sum": 0, "per_byte": 2, "per_token": 2, "unconditional": 3}
+    assert chosen(answers, *given, alone) == best == {"sum": 0, "per_byte": 2, "per_token": 2, "unconditional": 3}
 
 
 def test_bytes_are_those_of_utf_8_and_of_equals_the_first_is_taken():
-    given = Likelihoods([-math.log(8), -math.log(4)], [1, 1])
-    assert chosen(["éé", "ab"], given, [0.0, 0.0])["per_byte"] == 0
-    assert set(chosen(["ab", "cd"], Likelihoods([-1.0, -1.0], [2, 2]), [-3.0, -3.0]).values()) == {0}
+    assert chosen(["éé", "ab"], [1, 1], [-math.log(8), -math.log(4)], [0.0, 0.0])["per_byte"] == 0
+    assert set(chosen(["ab", "cd"], [2, 2], [-1.0, -1.0], [-3.0, -3.0]).values()) == {0}
 
 
-CPU = torch.device("cpu")
 TASK = GlueTask("bowls", "classification", "What is in it?", ("salt", "rice"), ("accuracy",), "accuracy")
 PROMPT = Prompt("{a} so:", {"salt": "gamo", "rice": "tedi du"})
 NOISE = ["bafo", "ka", "nu", "sovi"]

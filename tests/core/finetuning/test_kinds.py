@@ -9,12 +9,12 @@ import torch
 
 from plm_core.benchmarks.examples import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
-from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict, set_dropout
+from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict, set_dropout
 from plm_core.finetuning.featurize import characters, encoded
+from plm_core.finetuning.heads import LONGEST_ANSWER, SPANS, AnswerSpan, Predicted, SpanBatch
 from plm_core.finetuning.input_formats import input_format_of
-from plm_core.finetuning.kinds import KINDS, LONGEST_ANSWER, AnswerSpan, SpanBatch
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
-from plm_core.finetuning.results import answered, evidence, measured, no_answer_threshold
+from plm_core.finetuning.results import answered, evidence, measured
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
@@ -116,7 +116,7 @@ def learned(name, objective, tokenizer, device, folder, steps=300):
 
     def batch_at(step):
         chosen = items_at(1, step, 32, len(training.encoded))
-        return collate([training.encoded[i] for i in chosen], None, model.kind.batch)
+        return collate([training.encoded[i] for i in chosen], None, model.kind)
 
     def validate(_):
         return Validation(predict(model, training.encoded, 99, device.device).loss)
@@ -149,7 +149,7 @@ def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name
 def batch_of(name, objective, tokenizer, count=7, seed=3):
     model = new_model(name, objective, tokenizer, torch.float64)
     rows = encoded(made(name, count, seed), TASKS[name], input_format_of(objective), tokenizer, CONTEXT).encoded
-    return model, rows, collate(rows, None, model.kind.batch)
+    return model, rows, collate(rows, None, model.kind)
 
 
 @EACH
@@ -261,7 +261,7 @@ def test_the_best_span_of_all_windows_is_cut_out_of_the_text(tokenizer, device, 
     nulls = []
     spans = characters(rows.examples[0].b, tokenizer.spell(rows.examples[0].b))
     for row in rows.encoded[:-1]:
-        (starts, ends), *_ = model(collate([row], None, model.kind.batch)).detach()
+        (starts, ends), *_ = model(collate([row], None, model.kind)).detach()
         starts, ends = starts[: len(row.places)], ends[: len(row.places)]
         together = starts.log_softmax(0)[:, None] + ends.log_softmax(0)
         nulls.append((float(starts[0] + ends[0]), float(together[0, 0].exp())))
@@ -311,14 +311,14 @@ def test_the_threshold_of_no_answer_is_the_one_that_scores_best(tokenizer, devic
         found = answered(task, rows, said, tokenizer, threshold)
         return measured(task, rows.examples, rows.examples, found)["score"]
 
-    threshold = no_answer_threshold(task, rows, said, tokenizer)
+    threshold = SPANS.threshold(task, rows, said, tokenizer)
     every = [margin + step for margin in margins for step in (-1e-6, 1e-6)]
     assert score(threshold) == pytest.approx(max(map(score, [0.0, *every])))
     assert score(threshold) > score(0.0)
     clear = [
         whole(rows, row, 1.0 if not rows.examples[rows.owners[row]].answers else -1.0) for row in range(len(spans))
     ]
-    assert no_answer_threshold(task, rows, said._replace(answers=clear), tokenizer) == 0.0
+    assert SPANS.threshold(task, rows, said._replace(answers=clear), tokenizer) == 0.0
 
 
 @EACH
@@ -343,11 +343,11 @@ def test_an_answer_is_at_most_so_long(tokenizer, device):
     columns[0, 1, LONGEST_ANSWER] = 8.0
     asked = torch.zeros(1, 40, dtype=torch.long)
     batch = SpanBatch(asked, asked, asked, asked, asked)
-    ((span, _),) = KINDS["question_answering"].answers(columns, batch)
+    ((span, _),) = SPANS.answers(columns, batch)
     assert (span.first, span.last, span.score) == (0, LONGEST_ANSWER - 1, 17.0)
     columns[0, 1, LONGEST_ANSWER] = -5.0
     columns[0, 0, 5], columns[0, 1, 4] = 7.0, 6.5
-    ((span, _),) = KINDS["question_answering"].answers(columns, batch)
+    ((span, _),) = SPANS.answers(columns, batch)
     assert (span.first, span.last, span.score) == (4, LONGEST_ANSWER, 16.0)
 
 

@@ -1,4 +1,4 @@
-"""The linear model on words: what it can learn, what it cannot, and what it says of itself."""
+"""Linear models on words: what they can learn of each kind of task, what they cannot, and what they say of it."""
 
 import math
 import random
@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.task import GlueTask
-from plm_core.finetuning import linear
+from plm_core.benchmarks.examples import Answer, Example
+from plm_core.benchmarks.task import GlueTask, iob2
+from plm_core.evaluation.metrics import scores
+from plm_core.evaluation.spans import entity_f1
+from plm_core.finetuning import linear, results
+from plm_core.finetuning.heads import Predicted
 
 MOOD = GlueTask("mood", "classification", "?", ("bad", "good"), ("accuracy",), "accuracy")
 SAME = GlueTask("same", "classification", "?", ("no", "yes"), ("accuracy",), "accuracy")
@@ -95,6 +98,102 @@ def test_words_that_stand_in_one_example_each_are_enough():
     assert linear.predict(MOOD, train, train, train)[0] == [0, 1]
 
 
-def test_the_same_examples_give_the_same_answers():
-    train, valid, test = (list(moods(n, seed)) for n, seed in ((60, 1), (10, 2), (30, 3)))
-    assert linear.predict(MOOD, train, valid, test) == linear.predict(MOOD, train, valid, test)
+NAMES = GlueTask("names", "token_classification", "?", iob2(("PER", "LOC")), ("entity_f1",), "entity_f1")
+PLACES = GlueTask("places", "multiple_choice", "?", ("1", "2", "3"), ("accuracy",), "accuracy")
+ASKED = GlueTask("asked", "question_answering", "?", (), ("answer_f1",), "answer_f1")
+UNANSWERABLE = GlueTask("some", "question_answering", "?", (), ("exact_match",), "exact_match", unanswerable=True)
+FILLERS = ["the", "of", "and", "so", "we", "then", "it", "was", "all", "day"]
+
+
+def sentences(count, seed):
+    """Persons are behind mr, places behind in; only their shape and what stands before tells them."""
+    draw = random.Random(seed)
+    for number in range(count):
+        words, tags = [], []
+        for _ in range(draw.randint(2, 9)):
+            if draw.random() < 0.3:
+                kind, before = draw.choice([(1, "mr"), (3, "in")])
+                name = ["".join(draw.choices("abcdefg", k=4)).capitalize() for _ in range(draw.randint(1, 2))]
+                words += [before, *name]
+                tags += [0, kind, *[kind + 1] * (len(name) - 1)]
+            else:
+                words.append(draw.choice(FILLERS))
+                tags.append(0)
+        yield Example(f"{seed}-{number}", " ".join(words), None, 0, tags=tuple(tags))
+
+
+def asked_of(count, seed, none=0.0):
+    """A year, where when is asked, and a name where who is; some questions are of words that the text has not."""
+    draw = random.Random(seed)
+    for number in range(count):
+        year, name = str(draw.randint(1000, 2000)), draw.choice(["Ann", "Bob", "Cid", "Dan"]) + draw.choice("xyz")
+        text = " ".join([*draw.choices(FILLERS, k=6), "born", "in", year, *draw.choices(FILLERS, k=6), "Mr", name])
+        question, answer = draw.choice([("when was he born?", year), ("who is it?", name)])
+        answers = (Answer(answer, text.index(answer)),)
+        if draw.random() < none:
+            question, answers = "when did zebras sing aloud?", ()
+        yield Example(f"{seed}-{number}", question, text, 0, answers=answers)
+
+
+def options(count, seed):
+    """The right choice has two words of the question."""
+    draw = random.Random(seed)
+    words = [f"word{i}" for i in range(99)]
+    for number in range(count):
+        question = draw.sample(words, 6)
+        texts = [" ".join(draw.sample(words, 5)) for _ in range(3)]
+        label = draw.randrange(3)
+        texts[label] = " ".join([*draw.sample(words, 3), *draw.sample(question, 2)])
+        yield Example(f"{seed}-{number}", " ".join(question), None, label, choices=tuple(texts))
+
+
+def score(task, made, count=300):
+    train, valid, test = (list(made(n, seed)) for n, seed in ((count, 1), (30, 2), (60, 3)))
+    answers, sure = linear.predict(task, train, valid, test)
+    assert len(answers) == len(sure) == len(test)
+    assert all(0 < chance <= 1 for chance in sure)
+    found = results.measured(task, train, test, Predicted(answers, sure, math.nan))
+    assert linear.predict(task, train, valid, test) == (answers, sure)
+    return found["score"], found["baseline"], answers, test
+
+
+def test_names_are_found_by_their_shape_and_what_stands_beside_them():
+    found, without, answers, test = score(NAMES, sentences)
+    assert without == 0.0
+    assert found > 0.95
+    assert found == entity_f1(answers, [[NAMES.labels[tag] for tag in e.tags] for e in test])
+
+
+def test_a_choice_is_made_by_the_words_that_it_shares_with_what_stands_before():
+    found, without, _, _ = score(PLACES, options, 150)
+    assert without < 0.5
+    assert found > 0.85
+
+
+def test_an_answer_is_found_by_its_shape_and_the_question():
+    found, without, answers, test = score(ASKED, asked_of)
+    assert without == 0.0
+    assert found > 0.85
+    assert all(answer in (e.b or "") for answer, e in zip(answers, test, strict=True))
+
+
+def test_no_answer_is_one_of_the_candidates_where_there_may_be_none():
+    found, without, answers, _ = score(UNANSWERABLE, lambda n, seed: asked_of(n, seed, 0.4))
+    assert found > max(without, 0.6) + 0.15
+    assert "" in answers
+
+
+@pytest.mark.parametrize("text", ["", "so"])
+def test_texts_without_a_word_and_training_without_an_answer_are_no_error(text):
+    test = [Example("1", "when?", text, 0, answers=(Answer("so", 0),) if text else ())]
+    train = list(asked_of(9, 1))
+    (answer,), _ = linear.predict(ASKED, train, train, test)
+    assert answer == text
+    nothing = [Example("2", "when?", "", 0)]
+    assert linear.predict(ASKED, nothing, nothing, test)[0] == [""]
+
+
+def test_tags_that_are_all_the_same_are_said_again():
+    train = [Example("1", "so it was", None, 0, tags=(0, 0, 0))]
+    assert linear.predict(NAMES, train, train, train)[0] == [["O", "O", "O"]]
+    assert scores(["entity_f1"], [["O"] * 3], [["O"] * 3], NAMES.labels)["entity_f1"] == 0.0

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from plm_core.config import UserError, from_dict
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
 from plm_core.sections.models import MODELS
 from plm_core.training.optimizer import Optimizer, OptimizerConfig, hidden_matrices
@@ -74,21 +73,3 @@ def test_the_factors_are_updated_by_adamw_and_do_not_decay(name):
     (0 * states(model).sum()).backward()
     optimizer.step(0.05)
     assert all(torch.equal(p, factors[n]) for n, p in model.named_parameters() if p.requires_grad)
-
-
-@pytest.mark.parametrize(
-    ("section", "says"),
-    [
-        ({"rank": 0, "alpha": 1}, "finetune.lora.rank: found 0; expected above 0"),
-        ({"rank": 1, "alpha": 0}, "finetune.lora.alpha: found 0; expected above 0"),
-        (
-            {"rank": 1, "alpha": 1, "targets": ["head"]},
-            "finetune.lora.targets[0]: found the text 'head'; expected one of attention, feed_forward",
-        ),
-        ({"rank": 1, "alpha": 1, "targets": []}, "finetune.lora.targets: found []"),
-    ],
-)
-def test_a_wrong_section_is_refused(section, says):
-    with pytest.raises(UserError) as error:
-        from_dict(LoRAConfig, section, "finetune.lora")
-    assert str(error.value).startswith(says)

@@ -3,13 +3,17 @@
 from dataclasses import replace
 from math import log, nan, sqrt
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
-from plm_core.finetuning.classifier import Predicted
-from plm_core.finetuning.featurize import Rows
+from plm_core.finetuning import heads
+from plm_core.finetuning.featurize import Row, Rows
+from plm_core.finetuning.heads import Predicted
 from plm_core.finetuning.results import answered, constant, measured, require_scorable
 
 TASK = GlueTask("t", "classification", "?", ("billing", "other"), ("accuracy",), "accuracy")
@@ -31,7 +35,7 @@ def test_a_model_that_always_answers_the_same_class_is_known(task, answers, expe
 
 
 def test_what_the_parts_of_a_text_say_is_taken_together():
-    rows = Rows([Example("x", "", None, 0), Example("y", "", None, 0)], [], [0, 0, 1])
+    rows = Rows([Example("x", "", None, 0), Example("y", "", None, 0)], [Row([], 0)] * 3, [0, 0, 1])
     said = [[log(p) for p in each] for each in ((0.6, 0.4), (0.1, 0.9), (0.7, 0.3))]
     found = answered(TASK, rows, Predicted(said, [nan] * 3, 0.25), tokenizer=None)
     assert (found.answers, found.loss) == ([1, 0], 0.25)
@@ -64,3 +68,43 @@ def test_examples_without_the_class_whose_f1_is_the_score_are_refused():
     ):
         require_scorable(of_billing, "test", [Example("x", "", None, 1)])
     require_scorable(of_billing, "test", [Example("x", "", None, 1), Example("y", "", None, 0)])
+
+
+YEARS = [1991.0, 2003.0, 2019.0]
+
+
+def rows(labels, owners):
+    return Rows([Example(str(y), "", None, y) for y in labels], [Row([], labels[i]) for i in owners], owners)
+
+
+def test_labels_have_the_mean_0_and_the_deviation_1_over_examples_however_many_rows_they_have():
+    train = rows(YEARS, [0, 0, 0, 1, 2])
+    scale = heads.NUMBERS.scale(train)
+    found = scale.standardized(train)
+    each = [found.encoded[i].label for i in (0, 3, 4)]
+    assert (np.mean(each), np.std(each)) == pytest.approx((0, 1), abs=1e-12)
+    assert (found.examples, found.owners) == (train.examples, train.owners)
+    # Others are in the same unit.
+    assert scale.standardized(rows([scale.mean + scale.deviation], [0])).encoded[0].label == pytest.approx(1)
+
+
+def test_equal_labels_are_a_unit_apart():
+    assert heads.NUMBERS.scale(rows([7.0, 7.0], [0, 1])) == (7.0, 1.0)
+
+
+def test_a_folded_head_gives_the_numbers_themselves():
+    head = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
+    read = torch.randn(13, 5, dtype=torch.float64)
+    scale = heads.NUMBERS.scale(rows(YEARS, [0, 1, 2]))
+    before = head(read)
+    scale.fold(head)
+    torch.testing.assert_close(head(read), scale.mean + scale.deviation * before, rtol=1e-12, atol=0)
+
+
+def test_nothing_changes_where_labels_are_not_numbers():
+    train, head = rows([0, 1], [0, 1]), nn.Sequential(nn.Linear(5, 2))
+    before = {name: tensor.clone() for name, tensor in head.state_dict().items()}
+    scale = heads.CLASSES.scale(train)
+    assert scale.standardized(train) == train
+    scale.fold(head)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in head.state_dict().items())

@@ -14,7 +14,8 @@ from folds import CONFIG, ROWS, plain, same
 from papers import make
 from torch._dynamo.utils import counters
 
-from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
+from plm_core.finetuning.classifier import Classifier, collate, example_loss
+from plm_core.finetuning.featurize import Row
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.objectives.causal import causal_batch
 from plm_core.objectives.loss import Loss

@@ -2,10 +2,10 @@
 
 import pytest
 
+from plm_core.benchmarks import texts
 from plm_core.benchmarks.examples import SPLITS, Example
-from plm_core.benchmarks.sources import texts
-from plm_core.benchmarks.sources.texts import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, eras, next_passages
 from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.texts import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, eras, next_passages
 from plm_core.config import UserError
 from plm_core.corpus import document as module
 from plm_core.corpus.document import Document, write_documents
