@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from plm_core import checkpoint
+from plm_core.checkpoint import Loaded, load
 from plm_core.config import UserError
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation import continuations
@@ -49,7 +49,7 @@ def evaluate(name: str) -> None:
         pool(run) as workers,
     ):
         device = prepare(threads=1)
-        loaded = checkpoint.load(folder, device.device)
+        loaded = load(folder, device.device)
         evidence = paths.EVIDENCE / name
         samples = paths.SAMPLES / f"{name}.json"
         objective = OBJECTIVES[loaded.config.objective]
@@ -60,14 +60,15 @@ def evaluate(name: str) -> None:
         lines = json.dumps(sampled, indent=2, ensure_ascii=False)
         result = total(_measure(loaded, config, device, evidence))
         run.metrics[main_quantity] = result.bits_per_byte
+        texts = [document.text for document in read_documents(TEST)]
         for quantity in objective.beside:
-            if rows := _score(quantity, loaded, _texts(), config, device, quantity.name):
+            if rows := _score(quantity, loaded, texts, config, device, quantity.name):
                 run.metrics[named(quantity.name, tokenizer)] = total(rows).bits_per_byte
         if objective.perplexity:
             run.metrics |= {"nats_per_token": result.nats_per_token, "perplexity": result.perplexity}
         run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
         if not tokenizer.lossless:
-            run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(_texts()))
+            run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(texts))
         continued = [sample["continuation"] for sample in sampled if "continuation" in sample]
         share, longest = continuations.copied(continued, search_in(TRAIN, workers))
         reading = {
@@ -85,14 +86,7 @@ def evaluate(name: str) -> None:
         print(f"{name}: {result.bits_per_byte:.4f} {main_quantity} of {result.bytes:,} bytes")
 
 
-def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
-    """Measure any checkpoint on the current test split, and write only its evidence."""
-    device = prepare(threads=1)
-    loaded = checkpoint.load(folder, device.device)
-    _measure(loaded, params.section("evaluate", EvaluateConfig), device, evidence)
-
-
-def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[Likelihood]:
+def _measure(loaded: Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[Likelihood]:
     """The scores by which models of this objective are compared; they and the model's cost are written as evidence."""
     likelihood = OBJECTIVES[loaded.config.objective].likelihood
     documents = list(read_documents(TEST))
@@ -107,13 +101,9 @@ def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, 
     return scores
 
 
-def _texts() -> list[str]:
-    return [document.text for document in read_documents(TEST)]
-
-
 def _score(
     quantity: Quantity,
-    loaded: checkpoint.Loaded,
+    loaded: Loaded,
     texts: Sequence[str],
     config: EvaluateConfig,
     device: Device,
@@ -124,7 +114,7 @@ def _score(
         return list(meter.counted(scorer_of(quantity)(loaded.model, read, config, device)))
 
 
-def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
+def _samples(loaded: Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
     """Continuations, or fills by a model that does not continue text; each prompt has its own seed, or all
     continuations would be alike.
 
@@ -153,7 +143,9 @@ def _beginnings() -> list[str]:
 def run(name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
     """Measure NAME, one of ``models`` in params.yaml; or a checkpoint instead, and write its evidence into a folder."""
     if checkpoint and evidence:
-        evaluate_checkpoint(checkpoint, evidence)
+        device = prepare(threads=1)
+        config = params.section("evaluate", EvaluateConfig)
+        _measure(load(checkpoint, device.device), config, device, evidence)
     elif checkpoint or evidence:
         raise UserError("expected --checkpoint and --evidence together")
     else:

@@ -1,8 +1,4 @@
-"""Stage report: one page, Markdown and HTML, from the metrics, curves and samples alone.
-
-What people read in a pull request (`report.md`) or a browser (`report.html`, one file with everything in it). It
-contains no times or run ids: the same results give the same bytes.
-"""
+"""Stage report: one page, Markdown and HTML with everything in it. The same results give the same bytes."""
 
 import csv
 import json
@@ -17,8 +13,7 @@ from plm_core.shared import paths
 from plm_core.templates import render
 from tasks.reporting.meters import meters
 from tasks.reporting.page import drawn, page, plotting
-from tasks.reporting.scores import finetuned, metrics_of
-from tasks.reporting.unfinetuned import minimal_pairs, unfinetuned
+from tasks.reporting.scores import finetuned, metrics_of, pairs, unfinetuned
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -52,7 +47,7 @@ def report() -> None:
                 for model in models
             },
             finetuned=scores,
-            pairs=minimal_pairs(models, reported),
+            pairs=pairs(models, reported),
             fewshot=unfinetuned(),
             copied={model: found for model, found in evaluated.items() if "longest_copy" in found},
             corpus=_corpus(),

@@ -1,14 +1,12 @@
-"""A model's answers to held-out examples, and its score under any weighting of them.
-
-Used by ``evidence.py`` and ``significance.py``: resampling needs a score thousands of times. Here each score is a
-function of weights on the examples, for R weightings at once; ``metrics.py`` computes the same scores with scikit-learn
-and scipy, and a test compares them.
+"""A model's answers to held-out examples, and its score under any weighting of them: resampling needs it thousands of
+times.
 
 R weightings, N examples, S seeds, C classes, P parts of a score. Examples of one group (from one document, or with a
 text in common) are not independent observations; results know the group of each example.
 
 A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``pearson``, ``spearman``, ``entity_f1``,
 ``exact_match``, ``answer_f1`` or ``pair_accuracy``, or as the mean of several of a family: ``accuracy+f1:equivalent``.
+No score is ever NaN.
 """
 
 from dataclasses import dataclass, replace
@@ -17,19 +15,20 @@ from typing import Self
 
 import numpy as np
 
-from plm_core.evaluation.weighted import alike, correlation, of_classes, ratio
-
-OF_CLASSES = ("accuracy", "f1", "macro_f1", "matthews")
-OF_NUMBERS = ("pearson", "spearman")
-OF_TAGS = ("entity_f1",)
-OF_TEXTS = ("exact_match", "answer_f1")
-PAIRS = ("pair_accuracy",)
-FAMILIES = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "tags": OF_TAGS, "texts": OF_TEXTS, "pairs": PAIRS}
+FAMILIES = {
+    "classes": ("accuracy", "f1", "macro_f1", "matthews"),
+    "numbers": ("pearson", "spearman"),
+    "tags": ("entity_f1",),
+    "texts": ("exact_match", "answer_f1"),
+    "pairs": ("pair_accuracy",),
+}
 """The scores by the kind of answer that they measure."""
 _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray
 SIGNED = {"matthews", "pearson", "spearman"}
 """The scores that may be below 0."""
+CONSTANT = 1e-12
+"""Below this, the variance of values that span 1 is rounding."""
 
 
 def parts_of(score: str) -> list[tuple[str, str]]:
@@ -120,16 +119,25 @@ class Answers:
         """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
         parts = parts_of(self.score)
         if of_numbers(self.score):
-            found = [[correlation(name, self.labels, p, weights) for p in self.predictions] for name, _ in parts]
-        else:
-            marginals = [self._marginals(p, weights) for p in self.predictions]
-            at = {name: i for i, name in enumerate(self.classes)}
-            found = [[of_classes(name, at[of] if of else -1, *m) for m in marginals] for name, of in parts]
-        return np.mean(found, axis=0).T
+            scores = [[correlation(name, self.labels, p, weights) for p in self.predictions] for name, _ in parts]
+            return np.mean(scores, axis=0).T
+        # Scores of classes are functions of how often each is true, predicted, and both: three times [R, C].
+        ids = np.arange(len(self.classes))
+        true = self.labels[:, None] == ids
+        marginals = []
+        for predictions in self.predictions:
+            said = predictions[:, None] == ids
+            marginals.append([weights @ counted.astype(np.float64) for counted in (true, said, true & said)])
+        places = [(name, self.classes.index(of) if of else -1) for name, of in parts]
+        return np.mean([[of_classes(name, place, *each) for each in marginals] for name, place in places], axis=0).T
 
     def advantage(self, other: Self) -> Array:
         """``[N]``: above 0 if this model's answer is better: more seeds right, or nearer to the number."""
-        return self._quality() - other._quality()
+        if of_numbers(self.score):
+            ours, theirs = (-np.abs(side.predictions - side.labels).mean(axis=0) for side in (self, other))
+        else:
+            ours, theirs = (side.right().mean(axis=0) for side in (self, other))
+        return ours - theirs
 
     def right(self) -> Array:
         """``[S, N]``: whether the class is the right one."""
@@ -141,18 +149,6 @@ class Answers:
             return self
         ids = np.array([classes.index(name) for name in self.classes])
         return replace(self, labels=ids[self.labels], predictions=ids[self.predictions], classes=classes)
-
-    def _quality(self) -> Array:
-        if of_numbers(self.score):
-            return -np.abs(self.predictions - self.labels).mean(axis=0)
-        return self.right().mean(axis=0)
-
-    def _marginals(self, predictions: Array, weights: Array) -> tuple[Array, Array, Array]:
-        """How often each class is true, predicted, and both: three times ``[R, C]``."""
-        ids = np.arange(len(self.classes))
-        true = self.labels[:, None] == ids
-        said = predictions[:, None] == ids
-        return weights @ true.astype(np.float64), weights @ said.astype(np.float64), weights @ (true & said)
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,3 +284,62 @@ def _as_many(one: Array, two: Array) -> list[Array]:
     """Both ``[S, N]`` repeated up to a common number of seeds."""
     seeds = np.lcm(len(one), len(two))
     return [np.tile(side, (seeds // len(side), 1)) for side in (one, two)]
+
+
+def of_classes(name: str, position: int, true: Array, said: Array, both: Array) -> Array:
+    """A score ``[R]`` of classes from how often each is true, predicted, and both ``[R, C]``.
+
+    ``f1`` is that of the class at ``position``, 0 if it is neither predicted nor true; ``macro_f1`` the plain mean over
+    the classes that are predicted or true; ``matthews`` (Matthews 1975; Gorodkin 2004, equation 8) 0 if either side is
+    constant.
+    """
+    if name == "accuracy":
+        return ratio(both.sum(axis=1), true.sum(axis=1))
+    if name == "matthews":
+        total, right = true.sum(axis=1), both.sum(axis=1)
+        spread = (total**2 - (said**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1))
+        return ratio(right * total - (true * said).sum(axis=1), np.sqrt(np.maximum(spread, 0)))
+    f1 = ratio(2 * both, true + said)
+    return f1[:, position] if name == "f1" else ratio(f1.sum(axis=1), ((true + said) > 0).sum(axis=1))
+
+
+def correlation(name: str, labels: Array, predictions: Array, weights: Array) -> Array:
+    """Pearson's or Spearman's correlation ``[R]``, ties by their mean rank; 0 if either side is constant."""
+    if alike(labels) or alike(predictions):
+        return np.zeros(len(weights))
+    total = weights.sum(axis=1)
+    if name == "spearman":
+        middle = (total[:, None] + 1) / 2
+        x, y = _ranks(labels, weights) - middle, _ranks(predictions, weights) - middle
+        counted = weights * x
+        both, own_x = np.einsum("rn,rn->r", counted, y), np.einsum("rn,rn->r", counted, x)
+        own_y = np.einsum("rn,rn,rn->r", weights, y, y)
+        most = total**2
+    else:
+        x, y = (labels - labels.mean()) / np.ptp(labels), (predictions - predictions.mean()) / np.ptp(predictions)
+        mean_x, mean_y, xx, yy, xy = ratio(weights @ np.stack([x, y, x * x, y * y, x * y], 1), total[:, None]).T
+        both = xy - mean_x * mean_y
+        own_x = xx - mean_x**2
+        own_y = yy - mean_y**2
+        most = np.ones(1)
+    constant = np.minimum(own_x, own_y) <= CONSTANT * most
+    return np.clip(ratio(both, np.sqrt(np.where(constant, 0.0, own_x * own_y))), -1.0, 1.0)
+
+
+def alike(values: Array) -> bool:
+    """Whether all values are equal."""
+    return not (values != values[:1]).any()
+
+
+def _ranks(side: Array, weights: Array) -> Array:
+    """The mean rank ``[R, N]`` of each example if it occurs in the set as often as its weight says."""
+    _, group = np.unique(side, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    lasts = np.flatnonzero(np.diff(group[order], append=-1))
+    below = np.pad(np.cumsum(weights[:, order], axis=1)[:, lasts], ((0, 0), (1, 0)))
+    return ((below[:, :-1] + below[:, 1:] + 1) / 2)[:, group]
+
+
+def ratio(above: Array, below: Array) -> Array:
+    """Above / below; 0 if below is 0."""
+    return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below > 0)

@@ -15,7 +15,7 @@ from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
 from plm_core.evaluation import metrics
 from plm_core.evaluation.answers import parts_of
-from plm_core.evaluation.parsing import check_labels
+from plm_core.evaluation.evidence import check_labels
 from plm_core.evaluation.spans import answer_f1, exact_match
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.featurize import Rows, characters
