@@ -15,12 +15,11 @@ from typing import Any
 from plm_core.checkpoint import Loaded, load
 from plm_core.config import UserError
 from plm_core.corpus.document import read_documents
-from plm_core.evaluation import continuations
-from plm_core.evaluation.cloze import filler_of
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
 from plm_core.evaluation.likelihood import named, scorer_of
 from plm_core.evaluation.likelihood.base import Likelihood, tokenized, total
-from plm_core.evaluation.overlap import search_in
+from plm_core.evaluation.overlap import NGRAM, search_in
+from plm_core.evaluation.samples import copied, distinct, filler_of, repeated
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import generate
 from plm_core.objectives import OBJECTIVES
@@ -57,7 +56,6 @@ def evaluate(name: str) -> None:
         main_quantity = named(objective.likelihood.name, tokenizer)
         # First, because one of their texts may be refused.
         sampled = _samples(loaded, config, device)
-        lines = json.dumps(sampled, indent=2, ensure_ascii=False)
         result = total(_measure(loaded, config, device, evidence))
         run.metrics[main_quantity] = result.bits_per_byte
         texts = [document.text for document in read_documents(TEST)]
@@ -69,18 +67,14 @@ def evaluate(name: str) -> None:
         run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
         if not tokenizer.lossless:
             run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(texts))
-        continued = [sample["continuation"] for sample in sampled if "continuation" in sample]
-        share, longest = continuations.copied(continued, search_in(TRAIN, workers))
-        reading = {
-            "distinct_1": continuations.distinct(continued, 1),
-            "distinct_2": continuations.distinct(continued, 2),
-            "repeated_4": continuations.repeated(continued, 4),
-            f"copied_{continuations.COPIED_WORDS}": share,
-        }
+        written = [sample["continuation"] for sample in sampled if "continuation" in sample]
+        share, longest = copied(written, search_in(TRAIN, workers))
+        measures = {"distinct_1": distinct(written, 1), "distinct_2": distinct(written, 2)}
+        measures |= {"repeated_4": repeated(written, 4), f"copied_{NGRAM}": share}
         # Those for which the texts are too short are left out.
-        run.metrics |= {name: value for name, value in reading.items() if math.isfinite(value)}
-        run.metrics |= {"longest_copy": longest} if continued else {}
-        atomic_text(samples, lines + "\n")
+        run.metrics |= {name: value for name, value in measures.items() if math.isfinite(value)}
+        run.metrics |= {"longest_copy": longest} if written else {}
+        atomic_text(samples, json.dumps(sampled, indent=2, ensure_ascii=False) + "\n")
         run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
         run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
         print(f"{name}: {result.bits_per_byte:.4f} {main_quantity} of {result.bytes:,} bytes")

@@ -1,12 +1,10 @@
 """Evidence: per-example results on held-out data, by which models are compared.
 
-Written by stages evaluate, finetune and minimal-pairs, read by the gate and by compare. A folder of CSV files; all but
-the last have one row per held-out example:
+A folder of CSV files, sealed (``seal.py``); all but the last have one row per held-out example:
 
-* ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``
-  (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes). The
-  prefix ``lossy_`` marks a model whose tokenizer does not keep all of a text; it is never compared. ``sha256`` is the
-  whole document's, ``bytes`` and ``tokens`` those that were scored, which are fewer for an excerpt;
+* ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``:
+  sum(nats) / ln 2 / sum(bytes). ``sha256`` is the whole document's, ``bytes`` and ``tokens`` those that were scored,
+  which are fewer for an excerpt;
 * ``<task>.<seed>.csv``: ``id,sha256,group,subset,label,prediction,confidence,score,measured``, a file for each seed of
   fine-tuning; no task's name contains a dot. ``label`` and ``prediction`` are names of classes or, if the score
   measures numbers, numbers with all their digits; for tags, those of the words in IOB2, joined by spaces; for texts,
@@ -18,11 +16,11 @@ the last have one row per held-out example:
   not independent observations. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
 * ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is the number of weights of the pretrained model.
 
-After its columns each file has one more, the seal (``seal.py``), which is empty in all rows.
-
 ``measured`` is a digest of what the result depends on in addition to model and example: the parameters of the
 measurement and, for a task, the text that was trained on; not the seed, because all seeds of a task are one
 measurement.
+
+N examples, S seeds, P parts of a score.
 """
 
 import csv

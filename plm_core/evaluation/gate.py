@@ -163,7 +163,8 @@ def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resa
     fewest = 1 + math.ceil(math.log2(1 / rules.alpha))
     for name in sorted(name for name in rules.metrics if name != EVERY_TASK):
         rule = rules.metrics[name]
-        ours, theirs = challenger.table(name), champion.table(name) if champion else None
+        ours = challenger.table(name)
+        theirs = champion.table(name) if champion else None
         assert ours is not None  # ``decide`` checks
         row = Row(name, rule.direction, _value(name, theirs), _value(name, ours))
         if ours.metric != name:
@@ -350,7 +351,8 @@ def _others(challenger: Evidence, champion: Evidence, rules: GateRules) -> tuple
     files: list[str] = []
     hopeless = False
     for name in rules.sources():
-        ours, theirs = challenger.tables[name], champion.tables.get(name)
+        ours = challenger.tables[name]
+        theirs = champion.tables.get(name)
         if theirs is None or (ours.examples != theirs.examples and ours.metric == theirs.metric):
             files += ours.files or (name,)
             hopeless |= name != LIKELIHOOD or theirs is None or ours.documents != theirs.documents

@@ -53,8 +53,8 @@ class Score(evaluate.Metric):
         size = len(references)
         whole: dict[str, Any] = {"strata": np.zeros(size, dtype=np.int64), "subsets": ("",), "groups": np.arange(size)}
         if family(self._name) in ("classes", "numbers"):
-            labels, said = np.array(references), np.array([predictions])
-            results: Results = Answers(self._name, labels, said, classes=self._classes, **whole)
+            said = np.array([predictions])
+            results: Results = Answers(self._name, np.array(references), said, classes=self._classes, **whole)
         else:
             pairs = zip(predictions, references, strict=True)
             each = np.array([[counts(part, *pair) for part, _ in parts_of(self._name)] for pair in pairs])
