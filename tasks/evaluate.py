@@ -115,23 +115,20 @@ def _samples(loaded: Loaded, config: EvaluateConfig, device: Device) -> list[dic
     Raises:
         UserError: a text of ``cloze`` is longer than the model's context.
     """
+    first = islice(read_documents(TEST), PROMPTS)
+    beginnings = [" ".join(document.text.split()[:WORDS])[:LONGEST] for document in first]
     if (fill := filler_of(loaded.config.objective)) is None:
-        prompts = _beginnings() if config.prompts is None else config.prompts
+        prompts = beginnings if config.prompts is None else config.prompts
         seeds = [replace(config.sampling, seed=config.sampling.seed + draw) for draw in range(len(prompts))]
         pairs = zip(prompts, seeds, strict=True)
         return [{"prompt": prompt, "continuation": generate(loaded, prompt, own)} for prompt, own in pairs]
     texts = config.cloze
     if texts is None:
-        texts = [f"{text} {BLANK}" for text in _beginnings() if BLANK not in text]
+        texts = [f"{text} {BLANK}" for text in beginnings if BLANK not in text]
     try:
         return [{"cloze": text, "fills": fill(loaded.model, loaded.tokenizer, text, device)} for text in texts]
     except ValueError as error:
         raise UserError(f"evaluate.{error}") from error
-
-
-def _beginnings() -> list[str]:
-    """The beginnings of the first documents of the test split."""
-    return [" ".join(document.text.split()[:WORDS])[:LONGEST] for document in islice(read_documents(TEST), PROMPTS)]
 
 
 def run(name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:

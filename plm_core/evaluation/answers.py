@@ -11,7 +11,7 @@ No score is ever NaN.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -62,7 +62,34 @@ def of_numbers(score: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Examples:
+    """What all results of N examples have in common."""
+
+    arrays: ClassVar[tuple[str, ...]]
+    """The fields whose last axis is N; in those of several axes the one before it is S."""
+
+    def take(self, chosen: Array) -> Self:
+        """The examples at these positions."""
+        return replace(self, **{name: getattr(self, name)[..., chosen] for name in self.arrays})
+
+    def joined(self, other: Self) -> Self:
+        """This model's results, followed by the other's of the same examples.
+
+        If they have different numbers of seeds, both are repeated up to a common number: a mean over seeds stays the
+        same.
+        """
+        fields = {}
+        for name in self.arrays:
+            sides = [getattr(self, name), getattr(other, name)]
+            if sides[0].ndim > 1:
+                seeds = np.lcm(*(side.shape[-2] for side in sides))
+                sides = [np.concatenate([side] * (seeds // side.shape[-2]), axis=-2) for side in sides]
+            fields[name] = np.concatenate(sides, axis=-1)
+        return replace(self, **fields)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers(Examples):
     """The answers of S fine-tuning runs of one model to the N examples of a task."""
 
     score: str
@@ -78,6 +105,8 @@ class Answers:
     groups: Array
     """``[N]``: the number of each example's group."""
 
+    arrays = ("labels", "predictions", "strata", "groups")
+
     @property
     def limits(self) -> tuple[float, float]:
         """The lowest and the highest possible score."""
@@ -88,32 +117,15 @@ class Answers:
         """``[1 + S, N]``: examples with equal columns may be counted together."""
         return np.vstack([self.labels, self.predictions]).astype(np.float64)
 
-    def take(self, chosen: Array) -> Self:
-        """The examples at these positions."""
-        return replace(
-            self,
-            labels=self.labels[chosen],
-            predictions=self.predictions[:, chosen],
-            strata=self.strata[chosen],
-            groups=self.groups[chosen],
-        )
-
     def joined(self, other: Self) -> Self:
-        """This model's answers, followed by the other's to the same examples.
-
-        If they have different numbers of seeds, both are repeated up to a common number: a mean over seeds stays the
-        same.
-        """
+        """As ``Examples.joined``, with the classes of both."""
         classes = tuple(sorted({*self.classes, *other.classes}))
-        one, two = self._coded_by(classes), other._coded_by(classes)
-        sides = _as_many(one.predictions, two.predictions)
-        return replace(
-            one,
-            labels=np.concatenate([one.labels, two.labels]),
-            predictions=np.concatenate(sides, axis=1),
-            strata=np.concatenate([one.strata, two.strata]),
-            groups=np.concatenate([one.groups, two.groups]),
-        )
+        sides = []
+        for side in (self, other):
+            ids = np.array([classes.index(name) for name in side.classes])
+            coded = {"labels": ids[side.labels], "predictions": ids[side.predictions]} if classes else {}
+            sides.append(replace(side, classes=classes, **coded))
+        return super(Answers, sides[0]).joined(sides[1])
 
     def values(self, weights: Array) -> Array:
         """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
@@ -143,16 +155,9 @@ class Answers:
         """``[S, N]``: whether the class is the right one."""
         return self.predictions == self.labels
 
-    def _coded_by(self, classes: tuple[str, ...]) -> Self:
-        """The same answers, coded by these classes, which include its own."""
-        if classes == self.classes:
-            return self
-        ids = np.array([classes.index(name) for name in self.classes])
-        return replace(self, labels=ids[self.labels], predictions=ids[self.predictions], classes=classes)
-
 
 @dataclass(frozen=True, eq=False)
-class Ratios:
+class Ratios(Examples):
     """The answers of S fine-tuning runs to N examples, with a score whose P parts are ratios of sums over the examples.
 
     The F1 of entities is 2 right / (answered + true); a mean, as of exact matches, has 1 per example below.
@@ -169,6 +174,7 @@ class Ratios:
     groups: Array
     """``[N]``: the number of each example's group."""
 
+    arrays = ("above", "below", "strata", "groups")
     limits = (0.0, 1.0)
     """The lowest and the highest possible score."""
 
@@ -176,25 +182,6 @@ class Ratios:
     def columns(self) -> Array:
         """``[2 P S, N]``."""
         return np.concatenate([self.above, self.below]).reshape(-1, len(self.strata))
-
-    def take(self, chosen: Array) -> Self:
-        """The examples at these positions."""
-        return replace(
-            self,
-            above=self.above[..., chosen],
-            below=self.below[..., chosen],
-            strata=self.strata[chosen],
-            groups=self.groups[chosen],
-        )
-
-    def joined(self, other: Self) -> Self:
-        """This model's answers, followed by the other's; seeds as in ``Answers.joined``."""
-        above, below = (
-            np.stack([np.concatenate(_as_many(*part), axis=1) for part in zip(one, two, strict=True)])
-            for one, two in ((self.above, other.above), (self.below, other.below))
-        )
-        strata, groups = (np.concatenate(pair) for pair in ((self.strata, other.strata), (self.groups, other.groups)))
-        return replace(self, above=above, below=below, strata=strata, groups=groups)
 
     def values(self, weights: Array) -> Array:
         """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
@@ -212,7 +199,7 @@ class Ratios:
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
+class Sums(Examples):
     """The likelihood of N documents: bits per byte are the ratio of two sums. A model has one; lower is better."""
 
     nats: Array
@@ -220,6 +207,8 @@ class Sums:
     bytes: Array
     """``[N]``."""
     subsets: tuple[str, ...] = ("",)
+
+    arrays = ("nats", "bytes")
 
     @property
     def groups(self) -> Array:
@@ -241,16 +230,6 @@ class Sums:
     def columns(self) -> Array:
         """``[2, N]``."""
         return np.vstack([self.nats, self.bytes])
-
-    def take(self, chosen: Array) -> Self:
-        """The documents at these positions."""
-        return replace(self, nats=self.nats[chosen], bytes=self.bytes[chosen])
-
-    def joined(self, other: Self) -> Self:
-        """These documents, followed by the other's."""
-        return replace(
-            self, nats=np.concatenate([self.nats, other.nats]), bytes=np.concatenate([self.bytes, other.bytes])
-        )
 
     def values(self, weights: Array) -> Array:
         """Bits per byte ``[R, 1]``, the documents counted by ``weights`` ``[R, N]``."""
@@ -278,12 +257,6 @@ def masks(results: Results) -> dict[str, Array]:
 def scored(results: Results, members: Array) -> bool:
     """Whether these examples, ``[N]`` bool, have a score: a correlation needs different labels."""
     return not (isinstance(results, Answers) and of_numbers(results.score) and alike(results.labels[members]))
-
-
-def _as_many(one: Array, two: Array) -> list[Array]:
-    """Both ``[S, N]`` repeated up to a common number of seeds."""
-    seeds = np.lcm(len(one), len(two))
-    return [np.tile(side, (seeds // len(side), 1)) for side in (one, two)]
 
 
 def of_classes(name: str, position: int, true: Array, said: Array, both: Array) -> Array:
