@@ -4,18 +4,19 @@
 Neither holds a time or a run id: the same corpus gives the same bytes.
 """
 
+import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from plm_core.corpus import statistics
 from plm_core.corpus.pool import Pool
+from plm_core.corpus.removal import Removal
 from plm_core.corpus.split import SPLITS
-from plm_core.corpus.statistics import Rule, excerpt
+from plm_core.corpus.statistics import excerpt
 from plm_core.files import atomic_folder, sha256_path
 from plm_core.shared import paths
 from plm_core.templates import render
@@ -65,65 +66,55 @@ def _figures(workers: Pool) -> dict[str, Any]:
     """Everything that the card says."""
     names = params.section_names("sources")
     splits = {split: statistics.sizes(paths.CORPUS / f"{split}.parquet", workers) for split in SPLITS}
-    rules = statistics.rules([paths.REMOVED / f"{name}.parquet" for name in ("clean", "deduplicate")], workers)
     clean = json.loads(METRICS[0].read_text(encoding="utf-8"))
-    # What ingest wrote for other sources is not part of this corpus.
-    sources = [f for n in names for f in (paths.ORIGINS / f"{n}.json", paths.QUARANTINED / f"{n}.jsonl")]
     languages = {k.removeprefix("language_"): n for k, n in clean.items() if k.startswith("language_")}
+    # What ingest wrote for other sources is not part of this corpus.
+    files = {name: (paths.ORIGINS / f"{name}.json", paths.QUARANTINED / f"{name}.jsonl") for name in names}
+    # Each reason of a quarantine with its count and one example.
+    quarantined: dict[str, list[dict[str, Any]]] = {}
+    for name, (_, path) in files.items():
+        reasons: dict[str, dict[str, Any]] = {}
+        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            reason = reasons.setdefault(row["reason"], {"reason": row["reason"], "records": 0, "example": row})
+            reason["records"] += 1
+        quarantined[name] = list(reasons.values())
+    # What was removed by each rule, and near-duplicates with the text that was kept.
+    removed = []
+    near: dict[str, Removal] = {}
+    for rule in statistics.rules([paths.REMOVED / f"{name}.parquet" for name in ("clean", "deduplicate")], workers):
+        examples = [
+            {"document": r.document, "paragraph": r.paragraph, "value": r.value, "text": excerpt(r.text)}
+            for r in rule.examples
+        ]
+        counts = {"texts": rule.by_source.total(), "by_source": dict(sorted(rule.by_source.items()))}
+        removed.append({"level": rule.level, "rule": rule.name, **counts, "bytes": rule.bytes, "examples": examples})
+        if rule.name == "near_duplicate":
+            near |= {r.value.rpartition(" (similarity ")[0]: r for r in rule.examples}
+    texts = statistics.texts_of(near, paths.CLEAN, workers)
+    repeated = [
+        {"kept": name, "removed": r.document if r.paragraph is None else f"{r.document}#{r.paragraph}"}
+        | {"similarity": r.value.rpartition(" ")[2].rstrip(")")}
+        | {"kept_text": excerpt(texts[name]), "removed_text": excerpt(r.text)}
+        for name, r in near.items()
+    ]
+    hits = pq.read_table(paths.CONTAMINATION).to_pylist()
+    found = Counter(evaluation for evaluation, _ in {(hit["evaluation"], hit["example"]) for hit in hits})
+    worst = sorted(hits, key=lambda hit: (-hit["overlap"], hit["evaluation"], hit["example"], hit["document"]))[:WORST]
+    examples = [hit | {"text": excerpt(hit["text"]), "overlap": round(hit["overlap"], 4)} for hit in worst]
     return {
-        "sources": {name: json.loads((paths.ORIGINS / f"{name}.json").read_text("utf-8")) for name in names},
-        "quarantined": {name: _quarantined(paths.QUARANTINED / f"{name}.jsonl") for name in names},
-        "removed": [
-            {"level": rule.level, "rule": rule.name, "texts": rule.by_source.total()}
-            | {"by_source": dict(sorted(rule.by_source.items())), "bytes": rule.bytes}
-            | {
-                "examples": [
-                    {"document": r.document, "paragraph": r.paragraph, "value": r.value, "text": excerpt(r.text)}
-                    for r in rule.examples
-                ]
-            }
-            for rule in rules
-        ],
-        "repeated": _repeated(rules, workers),
-        "contamination": _contamination(),
+        "sources": {name: json.loads(origin.read_text("utf-8")) for name, (origin, _) in files.items()},
+        "quarantined": quarantined,
+        "removed": removed,
+        "repeated": repeated,
+        "contamination": {"found": dict(sorted(found.items())), "examples": examples},
         "splits": {split: vars(statistics.total(by.values())) for split, by in splits.items()},
         "bytes_by_source": {split: {name: part.bytes for name, part in by.items()} for split, by in splits.items()},
         "languages": dict(Counter(languages).most_common()),
         "metrics": {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in METRICS},
         # YAML may read as a date what the section takes as text.
         "parameters": json.loads(json.dumps({name: params.read(name) for name in SECTIONS}, default=str)),
-        "sha256": {path.as_posix(): sha256_path(path) for path in [*FILES, *sources]},
+        "sha256": {path.as_posix(): sha256_path(path) for path in [*FILES, *itertools.chain(*files.values())]},
     }
-
-
-def _quarantined(path: Path) -> list[dict[str, Any]]:
-    """Each reason with its count and one example."""
-    reasons: dict[str, dict[str, Any]] = {}
-    for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-        reason = reasons.setdefault(row["reason"], {"reason": row["reason"], "records": 0, "example": row})
-        reason["records"] += 1
-    return list(reasons.values())
-
-
-def _repeated(rules: Sequence[Rule], workers: Pool) -> list[dict[str, str]]:
-    """Near-duplicates, each with the text that was kept."""
-    removed = [example for rule in rules if rule.name == "near_duplicate" for example in rule.examples]
-    kept = {example.value.rpartition(" (similarity ")[0]: example for example in removed}
-    texts = statistics.texts_of(kept, paths.CLEAN, workers)
-    return [
-        {"kept": name, "removed": r.document if r.paragraph is None else f"{r.document}#{r.paragraph}"}
-        | {"similarity": r.value.rpartition(" ")[2].rstrip(")")}
-        | {"kept_text": excerpt(texts[name]), "removed_text": excerpt(r.text)}
-        for name, r in kept.items()
-    ]
-
-
-def _contamination() -> dict[str, Any]:
-    rows = pq.read_table(paths.CONTAMINATION).to_pylist()
-    counts = Counter(evaluation for evaluation, _ in {(row["evaluation"], row["example"]) for row in rows})
-    worst = sorted(rows, key=lambda row: (-row["overlap"], row["evaluation"], row["example"], row["document"]))[:WORST]
-    examples = [row | {"text": excerpt(row["text"]), "overlap": round(row["overlap"], 4)} for row in worst]
-    return {"found": dict(sorted(counts.items())), "examples": examples}
 
 
 def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:

@@ -1,9 +1,7 @@
 """Two models side by side, with significance tests: ``python -m tasks.compare A B [--out FOLDER]``.
 
 ``plm compare`` runs it. A and B are names of `models` in params.yaml (their evidence is in ``artifacts/evidence``) or
-evidence folders. It prints a page of Markdown and writes it, together with all numbers as JSON, into
-``artifacts/compare/A-B``; the same evidence gives the same bytes. The statistics are in
-``plm_core/evaluation/significance.py``.
+evidence folders. The same evidence gives the same bytes.
 """
 
 import json
@@ -36,7 +34,7 @@ def write(
     if name and len(name) != 2:
         raise UserError(f"--name: found {len(name)}; expected two, for the first and for the second")
     sides = (_folder(first), _folder(second))
-    one, two = name or (_name(first), _name(second))
+    one, two = name or (Path(given).name or Path(given).resolve().name for given in (first, second))
     if one == two:
         one, two = f"{one} (1)", f"{two} (2)"
     result = compare(sides, (one, two))
@@ -56,10 +54,6 @@ def _folder(given: str) -> Path:
             return folder
     known = ", ".join(sorted(path.name for path in paths.EVIDENCE.glob("*"))) or "none yet"
     raise UserError(f"{given}: neither a model with evidence nor a folder; models with evidence: {known}")
-
-
-def _name(given: str) -> str:
-    return Path(given).name or Path(given).resolve().name
 
 
 if __name__ == "__main__":

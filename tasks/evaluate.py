@@ -12,15 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from plm_core import checkpoint
+from plm_core.checkpoint import Loaded, load
 from plm_core.config import UserError
 from plm_core.corpus.document import read_documents
-from plm_core.evaluation import continuations
-from plm_core.evaluation.cloze import filler_of
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
 from plm_core.evaluation.likelihood import named, scorer_of
 from plm_core.evaluation.likelihood.base import Likelihood, tokenized, total
-from plm_core.evaluation.overlap import search_in
+from plm_core.evaluation.overlap import NGRAM, search_in
+from plm_core.evaluation.samples import copied, distinct, filler_of, repeated
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import generate
 from plm_core.objectives import OBJECTIVES
@@ -49,7 +48,7 @@ def evaluate(name: str) -> None:
         pool(run) as workers,
     ):
         device = prepare(threads=1)
-        loaded = checkpoint.load(folder, device.device)
+        loaded = load(folder, device.device)
         evidence = paths.EVIDENCE / name
         samples = paths.SAMPLES / f"{name}.json"
         objective = OBJECTIVES[loaded.config.objective]
@@ -57,42 +56,31 @@ def evaluate(name: str) -> None:
         main_quantity = named(objective.likelihood.name, tokenizer)
         # First, because one of their texts may be refused.
         sampled = _samples(loaded, config, device)
-        lines = json.dumps(sampled, indent=2, ensure_ascii=False)
         result = total(_measure(loaded, config, device, evidence))
         run.metrics[main_quantity] = result.bits_per_byte
+        texts = [document.text for document in read_documents(TEST)]
         for quantity in objective.beside:
-            if rows := _score(quantity, loaded, _texts(), config, device, quantity.name):
+            if rows := _score(quantity, loaded, texts, config, device, quantity.name):
                 run.metrics[named(quantity.name, tokenizer)] = total(rows).bits_per_byte
         if objective.perplexity:
             run.metrics |= {"nats_per_token": result.nats_per_token, "perplexity": result.perplexity}
         run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
         if not tokenizer.lossless:
-            run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(_texts()))
-        continued = [sample["continuation"] for sample in sampled if "continuation" in sample]
-        share, longest = continuations.copied(continued, search_in(TRAIN, workers))
-        reading = {
-            "distinct_1": continuations.distinct(continued, 1),
-            "distinct_2": continuations.distinct(continued, 2),
-            "repeated_4": continuations.repeated(continued, 4),
-            f"copied_{continuations.COPIED_WORDS}": share,
-        }
+            run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(texts))
+        written = [sample["continuation"] for sample in sampled if "continuation" in sample]
+        share, longest = copied(written, search_in(TRAIN, workers))
+        measures = {"distinct_1": distinct(written, 1), "distinct_2": distinct(written, 2)}
+        measures |= {"repeated_4": repeated(written, 4), f"copied_{NGRAM}": share}
         # Those for which the texts are too short are left out.
-        run.metrics |= {name: value for name, value in reading.items() if math.isfinite(value)}
-        run.metrics |= {"longest_copy": longest} if continued else {}
-        atomic_text(samples, lines + "\n")
+        run.metrics |= {name: value for name, value in measures.items() if math.isfinite(value)}
+        run.metrics |= {"longest_copy": longest} if written else {}
+        atomic_text(samples, json.dumps(sampled, indent=2, ensure_ascii=False) + "\n")
         run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
         run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
         print(f"{name}: {result.bits_per_byte:.4f} {main_quantity} of {result.bytes:,} bytes")
 
 
-def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
-    """Measure any checkpoint on the current test split, and write only its evidence."""
-    device = prepare(threads=1)
-    loaded = checkpoint.load(folder, device.device)
-    _measure(loaded, params.section("evaluate", EvaluateConfig), device, evidence)
-
-
-def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[Likelihood]:
+def _measure(loaded: Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[Likelihood]:
     """The scores by which models of this objective are compared; they and the model's cost are written as evidence."""
     likelihood = OBJECTIVES[loaded.config.objective].likelihood
     documents = list(read_documents(TEST))
@@ -107,13 +95,9 @@ def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, 
     return scores
 
 
-def _texts() -> list[str]:
-    return [document.text for document in read_documents(TEST)]
-
-
 def _score(
     quantity: Quantity,
-    loaded: checkpoint.Loaded,
+    loaded: Loaded,
     texts: Sequence[str],
     config: EvaluateConfig,
     device: Device,
@@ -124,36 +108,35 @@ def _score(
         return list(meter.counted(scorer_of(quantity)(loaded.model, read, config, device)))
 
 
-def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
+def _samples(loaded: Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
     """Continuations, or fills by a model that does not continue text; each prompt has its own seed, or all
     continuations would be alike.
 
     Raises:
         UserError: a text of ``cloze`` is longer than the model's context.
     """
+    first = islice(read_documents(TEST), PROMPTS)
+    beginnings = [" ".join(document.text.split()[:WORDS])[:LONGEST] for document in first]
     if (fill := filler_of(loaded.config.objective)) is None:
-        prompts = _beginnings() if config.prompts is None else config.prompts
+        prompts = beginnings if config.prompts is None else config.prompts
         seeds = [replace(config.sampling, seed=config.sampling.seed + draw) for draw in range(len(prompts))]
         pairs = zip(prompts, seeds, strict=True)
         return [{"prompt": prompt, "continuation": generate(loaded, prompt, own)} for prompt, own in pairs]
     texts = config.cloze
     if texts is None:
-        texts = [f"{text} {BLANK}" for text in _beginnings() if BLANK not in text]
+        texts = [f"{text} {BLANK}" for text in beginnings if BLANK not in text]
     try:
         return [{"cloze": text, "fills": fill(loaded.model, loaded.tokenizer, text, device)} for text in texts]
     except ValueError as error:
         raise UserError(f"evaluate.{error}") from error
 
 
-def _beginnings() -> list[str]:
-    """The beginnings of the first documents of the test split."""
-    return [" ".join(document.text.split()[:WORDS])[:LONGEST] for document in islice(read_documents(TEST), PROMPTS)]
-
-
 def run(name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
     """Measure NAME, one of ``models`` in params.yaml; or a checkpoint instead, and write its evidence into a folder."""
     if checkpoint and evidence:
-        evaluate_checkpoint(checkpoint, evidence)
+        device = prepare(threads=1)
+        config = params.section("evaluate", EvaluateConfig)
+        _measure(load(checkpoint, device.device), config, device, evidence)
     elif checkpoint or evidence:
         raise UserError("expected --checkpoint and --evidence together")
     else:

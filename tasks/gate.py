@@ -1,8 +1,8 @@
 """The gate as a process: ``python -m tasks.gate --challenger DIR [--champion DIR] --out decision.json``.
 
-``flows/promotion.py`` runs it before it moves the alias ``champion``. It reads the section ``promotion`` of
-``params.yaml`` in the working directory and two evidence folders, and writes the decision. Exit status 0 whether or not
-the challenger passed (the file says so), 2 if a parameter or the evidence cannot be used.
+It reads the section ``promotion`` of ``params.yaml`` in the working directory and two evidence folders, and writes the
+decision. Exit status 0 whether or not the challenger passed (the file says so), 2 if a parameter or the evidence cannot
+be used.
 """
 
 import json
@@ -13,31 +13,12 @@ from typing import Annotated, Any
 from typer import Option
 
 from plm_core.evaluation.evidence import SCORE, task_files
-from plm_core.evaluation.gate import Decision, also_against, decide, read_evidence
+from plm_core.evaluation.gate import also_against, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
-from plm_core.evaluation.verdicts import Evidence
 from plm_core.files import atomic_text
 from tasks.reporting.record import as_page, record, shortened
 from tasks.runtime.stage import main
 from tasks.settings import params
-
-LEFT_OUT = "not measured"
-"""The verdict on a task that only the champion has."""
-
-
-def _table(
-    decision: Decision, challenger: Evidence, folder: Path, champion: Path | None, rules: GateRules
-) -> list[dict[str, Any]]:
-    """The decision's rows, with tolerances and numbers of examples, and the tasks that were left out."""
-    rows = []
-    for row in decision.table:
-        table = None if row.metric == EVERY_TASK else challenger.tables[source(row.metric)]
-        examples = len(table.examples) if table and row.difference is not None else None
-        counts = {"examples": examples, "groups": table.groups if table and examples else None}
-        rows.append(asdict(row) | {"tolerance": rules.metrics[row.metric].tolerance} | counts)
-    missing = task_files(champion).keys() - task_files(folder) if champion else ()
-    note = "the challenger was not measured on it"
-    return [*rows, *({"metric": f"{task}/{SCORE}", "verdict": LEFT_OUT, "note": note} for task in sorted(missing))]
 
 
 def judge(
@@ -66,13 +47,21 @@ def judge(
     if asked and champion:
         note = f"promotion.alpha is divided by {asked + 1}: this is challenger {asked + 1} of this champion"
         decision = replace(decision, reasons=[*decision.reasons, note])
-    told = asdict(decision) | {"table": _table(decision, evidence, challenger, champion, rules)}
+    rows: list[dict[str, Any]] = []
+    for row in decision.table:
+        table = None if row.metric == EVERY_TASK or row.difference is None else evidence.tables[source(row.metric)]
+        counts = {"examples": len(table.examples) if table else None, "groups": table.groups if table else None}
+        rows.append(asdict(row) | {"tolerance": rules.metrics[row.metric].tolerance} | counts)
+    missing = task_files(champion).keys() - task_files(challenger) if champion else ()
+    note = "the challenger was not measured on it"
+    rows += ({"metric": f"{task}/{SCORE}", "verdict": "not measured", "note": note} for task in sorted(missing))
+    result = asdict(decision) | {"table": rows}
     if about and decision.table:  # it is empty while the examples differ
         known = json.loads(about.read_text(encoding="utf-8"))
         sides = [side for side in (other, evidence) if side]
-        text = record(told, sides, known["sides"], known["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
-        told |= {"description": shortened(text), "page": as_page(text)}
-    atomic_text(out, json.dumps(told, indent=2, allow_nan=False) + "\n")
+        text = record(result, sides, known["sides"], known["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
+        result |= {"description": shortened(text), "page": as_page(text)}
+    atomic_text(out, json.dumps(result, indent=2, allow_nan=False) + "\n")
     print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")
 
 

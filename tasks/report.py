@@ -1,12 +1,8 @@
-"""Stage report: one page, Markdown and HTML, from the metrics, curves and samples alone.
-
-What people read in a pull request (`report.md`) or a browser (`report.html`, one file with everything in it). It
-contains no times or run ids: the same results give the same bytes.
-"""
+"""Stage report: one page, Markdown and HTML with everything in it. The same results give the same bytes."""
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from plm_core.evaluation.evidence import LOSSY
@@ -17,8 +13,7 @@ from plm_core.shared import paths
 from plm_core.templates import render
 from tasks.reporting.meters import meters
 from tasks.reporting.page import drawn, page, plotting
-from tasks.reporting.scores import finetuned, metrics_of
-from tasks.reporting.unfinetuned import minimal_pairs, unfinetuned
+from tasks.reporting.scores import finetuned, metrics_of, pairs, unfinetuned
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -52,7 +47,7 @@ def report() -> None:
                 for model in models
             },
             finetuned=scores,
-            pairs=minimal_pairs(models, reported),
+            pairs=pairs(models, reported),
             fewshot=unfinetuned(),
             copied={model: found for model, found in evaluated.items() if "longest_copy" in found},
             corpus=_corpus(),
@@ -69,31 +64,26 @@ def report() -> None:
 
 
 def _likelihoods(evaluated: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The columns of the table, each with its cells by model, and what the quantities are."""
+    """The columns of the table, each with its cells by model, what the quantities are, and rows of simple models."""
     names = dict.fromkeys(name for found in evaluated.values() for name in found if name.endswith("bits_per_byte"))
-    perplexity = {"perplexity": _cells(evaluated, "perplexity", ".1f")}
+    columns = {name: _best(_cells(evaluated, name, ".4f")) for name in names}
+    if any("perplexity" in found for found in evaluated.values()):
+        columns["perplexity"] = _cells(evaluated, "perplexity", ".1f")
+    # The results of the stage text-baseline, if it has run.
+    simple: dict[str, dict[str, str]] = {}
+    if (paths.METRICS / "text-baseline.json").is_file():
+        found = metrics_of("text-baseline")
+        part = {"ppmd": f"PPMd, of {found['ppmd_share']:.2%} of the text"} if "ppmd_share" in found else {}
+        for way, label in (SIMPLE | part).items():
+            cells = {name: format(found[f"{way}_{name}"], ".4f") for name in names if f"{way}_{name}" in found}
+            simple |= {label: cells} if cells else {}
     return {
-        "columns": {name: _best(_cells(evaluated, name, ".4f")) for name in names}
-        | (perplexity if any("perplexity" in found for found in evaluated.values()) else {}),
+        "columns": columns,
         "quantities": {name: QUANTITIES[name.removeprefix(LOSSY)] for name in names},
         "unknown": next((found["unknown_rate"] for found in evaluated.values() if "unknown_rate" in found), None),
         "excerpt": params.read("evaluate").get("excerpt"),
-        "simple": _simple(names),
+        "simple": simple,
     }
-
-
-def _simple(columns: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The results of the stage text-baseline for these columns, as rows; empty if it has not run."""
-    if not (paths.METRICS / "text-baseline.json").is_file():
-        return {}
-    found = metrics_of("text-baseline")
-    part = {"ppmd": f"PPMd, of {found['ppmd_share']:.2%} of the text"} if "ppmd_share" in found else {}
-    rows = {label: {name: f"{way}_{name}" for name in columns} for way, label in (SIMPLE | part).items()}
-    cells = {
-        label: {name: format(found[metric], ".4f") for name, metric in row.items() if metric in found}
-        for label, row in rows.items()
-    }
-    return {label: row for label, row in cells.items() if row}
 
 
 def _cells(evaluated: dict[str, dict[str, Any]], name: str, form: str) -> dict[str, str]:
@@ -119,7 +109,10 @@ def _corpus() -> dict[str, Any]:
 
 
 def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:
-    """The curves of a model's training runs side by side, as SVG; all seeds of a task are in one plot."""
+    """The curves of a model's training runs side by side, as SVG; all seeds of a task are in one plot.
+
+    A training run is its loss as a line and its validations as dots, with a ring around the one that was kept.
+    """
     pyplot = plotting()
     trainings = {model: [model], **{f"{model}-{task}": [f"{model}-{task}-{seed}" for seed in seeds] for task in tasks}}
     figure, all_axes = pyplot.subplots(
@@ -127,26 +120,24 @@ def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:
     )
     for axes, (title, names) in zip(all_axes[0], trainings.items(), strict=True):
         for name in names:
-            _draw(axes, name, None if len(names) == 1 else f"seed {name.rpartition('-')[2]}")
+            with (paths.CURVES / f"{name}.csv").open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            valid = {int(r["step"]): float(r["valid_loss"]) for r in rows if r["valid_loss"]}
+            (kept,) = (int(r["step"]) for r in rows if r["best"] == "1")
+            steps, losses = ([of(r[key]) for r in rows] for key, of in (("step", int), ("loss", float)))
+            # Of several seeds, loss and validations have one colour and one name.
+            alone = len(names) == 1
+            label = "training" if alone else f"seed {name.rpartition('-')[2]}"
+            (line,) = axes.plot(steps, losses, lw=1.2, label=label)
+            same = {"label": "validation"} if alone else {"color": line.get_color()}
+            axes.plot(*zip(*valid.items(), strict=True), "o-", ms=4, lw=1, **same)
+            axes.plot(kept, valid[kept], "o", ms=10, mfc="none", color="black")
+            place = {"textcoords": "offset points", "xytext": (-6, 9), "ha": "right"}
+            axes.annotate(f"{valid[kept]:.3f}", (kept, valid[kept]), **place)
         axes.set(title=title, xlabel="step", ylabel="loss (nats)")
         axes.grid(alpha=0.25)
         axes.legend(frameon=False)
     return drawn(figure)
-
-
-def _draw(axes: Any, name: str, seed: str | None) -> None:
-    """Draw one training run: its loss as a line, its validations as dots, with a ring around the one that was kept."""
-    with (paths.CURVES / f"{name}.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    valid = {int(r["step"]): float(r["valid_loss"]) for r in rows if r["valid_loss"]}
-    (kept,) = (int(r["step"]) for r in rows if r["best"] == "1")
-    (line,) = axes.plot(
-        [int(r["step"]) for r in rows], [float(r["loss"]) for r in rows], lw=1.2, label=seed or "training"
-    )
-    color = line.get_color() if seed else None
-    axes.plot(*zip(*valid.items(), strict=True), "o-", ms=4, lw=1, color=color, label=None if seed else "validation")
-    axes.plot(kept, valid[kept], "o", ms=10, mfc="none", color="black")
-    axes.annotate(f"{valid[kept]:.3f}", (kept, valid[kept]), textcoords="offset points", xytext=(-6, 9), ha="right")
 
 
 if __name__ == "__main__":

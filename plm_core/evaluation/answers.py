@@ -1,35 +1,34 @@
-"""A model's answers to held-out examples, and its score under any weighting of them.
-
-Used by ``evidence.py`` and ``significance.py``: resampling needs a score thousands of times. Here each score is a
-function of weights on the examples, for R weightings at once; ``metrics.py`` computes the same scores with scikit-learn
-and scipy, and a test compares them.
+"""A model's answers to held-out examples, and its score under any weighting of them: resampling needs it thousands of
+times.
 
 R weightings, N examples, S seeds, C classes, P parts of a score. Examples of one group (from one document, or with a
 text in common) are not independent observations; results know the group of each example.
 
 A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``pearson``, ``spearman``, ``entity_f1``,
 ``exact_match``, ``answer_f1`` or ``pair_accuracy``, or as the mean of several of a family: ``accuracy+f1:equivalent``.
+No score is ever NaN.
 """
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from plm_core.evaluation.weighted import alike, correlation, of_classes, ratio
-
-OF_CLASSES = ("accuracy", "f1", "macro_f1", "matthews")
-OF_NUMBERS = ("pearson", "spearman")
-OF_TAGS = ("entity_f1",)
-OF_TEXTS = ("exact_match", "answer_f1")
-PAIRS = ("pair_accuracy",)
-FAMILIES = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "tags": OF_TAGS, "texts": OF_TEXTS, "pairs": PAIRS}
+FAMILIES = {
+    "classes": ("accuracy", "f1", "macro_f1", "matthews"),
+    "numbers": ("pearson", "spearman"),
+    "tags": ("entity_f1",),
+    "texts": ("exact_match", "answer_f1"),
+    "pairs": ("pair_accuracy",),
+}
 """The scores by the kind of answer that they measure."""
 _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray
 SIGNED = {"matthews", "pearson", "spearman"}
 """The scores that may be below 0."""
+CONSTANT = 1e-12
+"""Below this, the variance of values that span 1 is rounding."""
 
 
 def parts_of(score: str) -> list[tuple[str, str]]:
@@ -63,7 +62,34 @@ def of_numbers(score: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Examples:
+    """What all results of N examples have in common."""
+
+    arrays: ClassVar[tuple[str, ...]]
+    """The fields whose last axis is N; in those of several axes the one before it is S."""
+
+    def take(self, chosen: Array) -> Self:
+        """The examples at these positions."""
+        return replace(self, **{name: getattr(self, name)[..., chosen] for name in self.arrays})
+
+    def joined(self, other: Self) -> Self:
+        """This model's results, followed by the other's of the same examples.
+
+        If they have different numbers of seeds, both are repeated up to a common number: a mean over seeds stays the
+        same.
+        """
+        fields = {}
+        for name in self.arrays:
+            sides = [getattr(self, name), getattr(other, name)]
+            if sides[0].ndim > 1:
+                seeds = np.lcm(*(side.shape[-2] for side in sides))
+                sides = [np.concatenate([side] * (seeds // side.shape[-2]), axis=-2) for side in sides]
+            fields[name] = np.concatenate(sides, axis=-1)
+        return replace(self, **fields)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers(Examples):
     """The answers of S fine-tuning runs of one model to the N examples of a task."""
 
     score: str
@@ -79,6 +105,8 @@ class Answers:
     groups: Array
     """``[N]``: the number of each example's group."""
 
+    arrays = ("labels", "predictions", "strata", "groups")
+
     @property
     def limits(self) -> tuple[float, float]:
         """The lowest and the highest possible score."""
@@ -89,74 +117,47 @@ class Answers:
         """``[1 + S, N]``: examples with equal columns may be counted together."""
         return np.vstack([self.labels, self.predictions]).astype(np.float64)
 
-    def take(self, chosen: Array) -> Self:
-        """The examples at these positions."""
-        return replace(
-            self,
-            labels=self.labels[chosen],
-            predictions=self.predictions[:, chosen],
-            strata=self.strata[chosen],
-            groups=self.groups[chosen],
-        )
-
     def joined(self, other: Self) -> Self:
-        """This model's answers, followed by the other's to the same examples.
-
-        If they have different numbers of seeds, both are repeated up to a common number: a mean over seeds stays the
-        same.
-        """
+        """As ``Examples.joined``, with the classes of both."""
         classes = tuple(sorted({*self.classes, *other.classes}))
-        one, two = self._coded_by(classes), other._coded_by(classes)
-        sides = _as_many(one.predictions, two.predictions)
-        return replace(
-            one,
-            labels=np.concatenate([one.labels, two.labels]),
-            predictions=np.concatenate(sides, axis=1),
-            strata=np.concatenate([one.strata, two.strata]),
-            groups=np.concatenate([one.groups, two.groups]),
-        )
+        sides = []
+        for side in (self, other):
+            ids = np.array([classes.index(name) for name in side.classes])
+            coded = {"labels": ids[side.labels], "predictions": ids[side.predictions]} if classes else {}
+            sides.append(replace(side, classes=classes, **coded))
+        return super(Answers, sides[0]).joined(sides[1])
 
     def values(self, weights: Array) -> Array:
         """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
         parts = parts_of(self.score)
         if of_numbers(self.score):
-            found = [[correlation(name, self.labels, p, weights) for p in self.predictions] for name, _ in parts]
-        else:
-            marginals = [self._marginals(p, weights) for p in self.predictions]
-            at = {name: i for i, name in enumerate(self.classes)}
-            found = [[of_classes(name, at[of] if of else -1, *m) for m in marginals] for name, of in parts]
-        return np.mean(found, axis=0).T
+            scores = [[correlation(name, self.labels, p, weights) for p in self.predictions] for name, _ in parts]
+            return np.mean(scores, axis=0).T
+        # Scores of classes are functions of how often each is true, predicted, and both: three times [R, C].
+        ids = np.arange(len(self.classes))
+        true = self.labels[:, None] == ids
+        marginals = []
+        for predictions in self.predictions:
+            said = predictions[:, None] == ids
+            marginals.append([weights @ counted.astype(np.float64) for counted in (true, said, true & said)])
+        places = [(name, self.classes.index(of) if of else -1) for name, of in parts]
+        return np.mean([[of_classes(name, place, *each) for each in marginals] for name, place in places], axis=0).T
 
     def advantage(self, other: Self) -> Array:
         """``[N]``: above 0 if this model's answer is better: more seeds right, or nearer to the number."""
-        return self._quality() - other._quality()
+        if of_numbers(self.score):
+            ours, theirs = (-np.abs(side.predictions - side.labels).mean(axis=0) for side in (self, other))
+        else:
+            ours, theirs = (side.right().mean(axis=0) for side in (self, other))
+        return ours - theirs
 
     def right(self) -> Array:
         """``[S, N]``: whether the class is the right one."""
         return self.predictions == self.labels
 
-    def _coded_by(self, classes: tuple[str, ...]) -> Self:
-        """The same answers, coded by these classes, which include its own."""
-        if classes == self.classes:
-            return self
-        ids = np.array([classes.index(name) for name in self.classes])
-        return replace(self, labels=ids[self.labels], predictions=ids[self.predictions], classes=classes)
-
-    def _quality(self) -> Array:
-        if of_numbers(self.score):
-            return -np.abs(self.predictions - self.labels).mean(axis=0)
-        return self.right().mean(axis=0)
-
-    def _marginals(self, predictions: Array, weights: Array) -> tuple[Array, Array, Array]:
-        """How often each class is true, predicted, and both: three times ``[R, C]``."""
-        ids = np.arange(len(self.classes))
-        true = self.labels[:, None] == ids
-        said = predictions[:, None] == ids
-        return weights @ true.astype(np.float64), weights @ said.astype(np.float64), weights @ (true & said)
-
 
 @dataclass(frozen=True, eq=False)
-class Ratios:
+class Ratios(Examples):
     """The answers of S fine-tuning runs to N examples, with a score whose P parts are ratios of sums over the examples.
 
     The F1 of entities is 2 right / (answered + true); a mean, as of exact matches, has 1 per example below.
@@ -173,6 +174,7 @@ class Ratios:
     groups: Array
     """``[N]``: the number of each example's group."""
 
+    arrays = ("above", "below", "strata", "groups")
     limits = (0.0, 1.0)
     """The lowest and the highest possible score."""
 
@@ -180,25 +182,6 @@ class Ratios:
     def columns(self) -> Array:
         """``[2 P S, N]``."""
         return np.concatenate([self.above, self.below]).reshape(-1, len(self.strata))
-
-    def take(self, chosen: Array) -> Self:
-        """The examples at these positions."""
-        return replace(
-            self,
-            above=self.above[..., chosen],
-            below=self.below[..., chosen],
-            strata=self.strata[chosen],
-            groups=self.groups[chosen],
-        )
-
-    def joined(self, other: Self) -> Self:
-        """This model's answers, followed by the other's; seeds as in ``Answers.joined``."""
-        above, below = (
-            np.stack([np.concatenate(_as_many(*part), axis=1) for part in zip(one, two, strict=True)])
-            for one, two in ((self.above, other.above), (self.below, other.below))
-        )
-        strata, groups = (np.concatenate(pair) for pair in ((self.strata, other.strata), (self.groups, other.groups)))
-        return replace(self, above=above, below=below, strata=strata, groups=groups)
 
     def values(self, weights: Array) -> Array:
         """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
@@ -216,7 +199,7 @@ class Ratios:
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
+class Sums(Examples):
     """The likelihood of N documents: bits per byte are the ratio of two sums. A model has one; lower is better."""
 
     nats: Array
@@ -224,6 +207,8 @@ class Sums:
     bytes: Array
     """``[N]``."""
     subsets: tuple[str, ...] = ("",)
+
+    arrays = ("nats", "bytes")
 
     @property
     def groups(self) -> Array:
@@ -245,16 +230,6 @@ class Sums:
     def columns(self) -> Array:
         """``[2, N]``."""
         return np.vstack([self.nats, self.bytes])
-
-    def take(self, chosen: Array) -> Self:
-        """The documents at these positions."""
-        return replace(self, nats=self.nats[chosen], bytes=self.bytes[chosen])
-
-    def joined(self, other: Self) -> Self:
-        """These documents, followed by the other's."""
-        return replace(
-            self, nats=np.concatenate([self.nats, other.nats]), bytes=np.concatenate([self.bytes, other.bytes])
-        )
 
     def values(self, weights: Array) -> Array:
         """Bits per byte ``[R, 1]``, the documents counted by ``weights`` ``[R, N]``."""
@@ -284,7 +259,60 @@ def scored(results: Results, members: Array) -> bool:
     return not (isinstance(results, Answers) and of_numbers(results.score) and alike(results.labels[members]))
 
 
-def _as_many(one: Array, two: Array) -> list[Array]:
-    """Both ``[S, N]`` repeated up to a common number of seeds."""
-    seeds = np.lcm(len(one), len(two))
-    return [np.tile(side, (seeds // len(side), 1)) for side in (one, two)]
+def of_classes(name: str, position: int, true: Array, said: Array, both: Array) -> Array:
+    """A score ``[R]`` of classes from how often each is true, predicted, and both ``[R, C]``.
+
+    ``f1`` is that of the class at ``position``, 0 if it is neither predicted nor true; ``macro_f1`` the plain mean over
+    the classes that are predicted or true; ``matthews`` (Matthews 1975; Gorodkin 2004, equation 8) 0 if either side is
+    constant.
+    """
+    if name == "accuracy":
+        return ratio(both.sum(axis=1), true.sum(axis=1))
+    if name == "matthews":
+        total, right = true.sum(axis=1), both.sum(axis=1)
+        spread = (total**2 - (said**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1))
+        return ratio(right * total - (true * said).sum(axis=1), np.sqrt(np.maximum(spread, 0)))
+    f1 = ratio(2 * both, true + said)
+    return f1[:, position] if name == "f1" else ratio(f1.sum(axis=1), ((true + said) > 0).sum(axis=1))
+
+
+def correlation(name: str, labels: Array, predictions: Array, weights: Array) -> Array:
+    """Pearson's or Spearman's correlation ``[R]``, ties by their mean rank; 0 if either side is constant."""
+    if alike(labels) or alike(predictions):
+        return np.zeros(len(weights))
+    total = weights.sum(axis=1)
+    if name == "spearman":
+        middle = (total[:, None] + 1) / 2
+        x, y = _ranks(labels, weights) - middle, _ranks(predictions, weights) - middle
+        counted = weights * x
+        both, own_x = np.einsum("rn,rn->r", counted, y), np.einsum("rn,rn->r", counted, x)
+        own_y = np.einsum("rn,rn,rn->r", weights, y, y)
+        most = total**2
+    else:
+        x, y = (labels - labels.mean()) / np.ptp(labels), (predictions - predictions.mean()) / np.ptp(predictions)
+        mean_x, mean_y, xx, yy, xy = ratio(weights @ np.stack([x, y, x * x, y * y, x * y], 1), total[:, None]).T
+        both = xy - mean_x * mean_y
+        own_x = xx - mean_x**2
+        own_y = yy - mean_y**2
+        most = np.ones(1)
+    constant = np.minimum(own_x, own_y) <= CONSTANT * most
+    return np.clip(ratio(both, np.sqrt(np.where(constant, 0.0, own_x * own_y))), -1.0, 1.0)
+
+
+def alike(values: Array) -> bool:
+    """Whether all values are equal."""
+    return not (values != values[:1]).any()
+
+
+def _ranks(side: Array, weights: Array) -> Array:
+    """The mean rank ``[R, N]`` of each example if it occurs in the set as often as its weight says."""
+    _, group = np.unique(side, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    lasts = np.flatnonzero(np.diff(group[order], append=-1))
+    below = np.pad(np.cumsum(weights[:, order], axis=1)[:, lasts], ((0, 0), (1, 0)))
+    return ((below[:, :-1] + below[:, 1:] + 1) / 2)[:, group]
+
+
+def ratio(above: Array, below: Array) -> Array:
+    """Above / below; 0 if below is 0."""
+    return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below > 0)

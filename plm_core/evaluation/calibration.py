@@ -1,15 +1,10 @@
 """Does a model know when it is wrong? Used by the report.
 
-Expected calibration error: the answers are binned by confidence, and the error is the distance between a bin's accuracy
-and its mean confidence, the mean over bins weighed by their sizes (Guo et al. 2017, "On Calibration of Modern Neural
-Networks", section 2, "Expected Calibration Error").
-
-Bins hold about the same number of answers (as in Nixon et al. 2019, "Measuring Calibration in Deep Learning", section
-3), not equal widths of confidence as in Guo et al.: a fine-tuned model is confident about most answers, so that most
-bins of equal width would hold few of them, and a bin of few answers adds its noise to the error (Roelofs et al. 2022,
-"Mitigating Bias in Calibration Error Estimation", find less bias with equal masses). What noise remains makes the error
-of a perfectly calibrated model larger than 0: with 20 answers per bin of confidence 0.8 by about 0.07, with 100 by
-about 0.03.
+Expected calibration error: answers are binned by confidence, and the error is the distance between a bin's accuracy and
+its mean confidence, the mean over bins weighed by their sizes (Guo et al. 2017, "On Calibration of Modern Neural
+Networks", section 2). Bins hold about the same number of answers (Nixon et al. 2019, "Measuring Calibration in Deep
+Learning", section 3), because few answers would be in most bins of equal width and their noise adds to the error
+(Roelofs et al. 2022). The noise that remains is about 0.07 with 20 answers per bin of confidence 0.8, 0.03 with 100.
 
 S seeds, N examples, M bins.
 """
@@ -33,8 +28,7 @@ class Calibration:
     error: float
     """The expected calibration error, from 0 to 1; 0 is best."""
     brier: float
-    """The mean of (confidence - 1 if right, else 0)^2, from 0 to 1; 0 is best (Brier 1950, "Verification of Forecasts
-    Expressed in Terms of Probability", for the two outcomes right and wrong)."""
+    """The mean of (confidence - 1 if right, else 0)^2, from 0 to 1; 0 is best (Brier 1950)."""
 
 
 def calibration(confidences: Array, right: Array) -> Calibration:

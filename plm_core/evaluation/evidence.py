@@ -1,12 +1,10 @@
 """Evidence: per-example results on held-out data, by which models are compared.
 
-Written by stages evaluate, finetune and minimal-pairs, read by the gate and by compare. A folder of CSV files; all but
-the last have one row per held-out example:
+A folder of CSV files, sealed (``seal.py``); all but the last have one row per held-out example:
 
-* ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``
-  (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes). The
-  prefix ``lossy_`` marks a model whose tokenizer does not keep all of a text; it is never compared. ``sha256`` is the
-  whole document's, ``bytes`` and ``tokens`` those that were scored, which are fewer for an excerpt;
+* ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``:
+  sum(nats) / ln 2 / sum(bytes). ``sha256`` is the whole document's, ``bytes`` and ``tokens`` those that were scored,
+  which are fewer for an excerpt;
 * ``<task>.<seed>.csv``: ``id,sha256,group,subset,label,prediction,confidence,score,measured``, a file for each seed of
   fine-tuning; no task's name contains a dot. ``label`` and ``prediction`` are names of classes or, if the score
   measures numbers, numbers with all their digits; for tags, those of the words in IOB2, joined by spaces; for texts,
@@ -18,26 +16,30 @@ the last have one row per held-out example:
   not independent observations. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
 * ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is the number of weights of the pretrained model.
 
-After its columns each file has one more, the seal (``seal.py``), which is empty in all rows.
-
 ``measured`` is a digest of what the result depends on in addition to model and example: the parameters of the
 measurement and, for a task, the text that was trained on; not the seed, because all seeds of a task are one
 measurement.
+
+N examples, S seeds, P parts of a score.
 """
 
+import csv
+import io
+import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from plm_core.config import UserError
 from plm_core.corpus.split import place_of
-from plm_core.evaluation import parsing
-from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, score_by_subset
-from plm_core.evaluation.spans import TIE
+from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, parts_of, score_by_subset
+from plm_core.evaluation.seal import opened
+from plm_core.evaluation.spans import TIE, counts
 from plm_core.objectives import OBJECTIVES
 
 LIKELIHOOD = "likelihood.csv"
@@ -51,10 +53,13 @@ more it drops, the fewer they are."""
 LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured")
 TASK_COLUMNS = ("id", "sha256", "group", "subset", "label", "prediction", "confidence", "score", "measured")
 COST_COLUMNS = ("quantity", "value")
+OPTIONAL = ("confidence", "group")
+"""Columns that a file may lack: they are read as empty."""
 ENOUGH = 30
 """With fewer groups none is held back: the gate needs them all."""
 SCORE = "score"
 """The metric of a task is ``<task>/score``; with another score, such as ``macro_f1``, it is ``<task>/macro_f1``."""
+Rows = list[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -84,17 +89,14 @@ class Table:
         Raises:
             ValueError: these answers have no such score.
         """
-        task = self.metric.partition("/")[0]
         own = self.results
         assert not isinstance(own, Sums)
         if family(score) != family(own.score):
             raise ValueError(f"is of {family(score)}, and the answers are {family(own.score)}")
-        parsing.check_labels(score, self.labels)
-        if isinstance(own, Answers):
-            results: Results = replace(own, score=score)
-        else:
-            results = self._ratios(score, self.predictions)
-        return replace(self, metric=f"{task}/{score}", value=score_by_subset(results)[""], results=results)
+        check_labels(score, self.labels)
+        results = replace(own, score=score) if isinstance(own, Answers) else self._ratios(score, self.predictions)
+        metric = f"{self.metric.partition('/')[0]}/{score}"
+        return replace(self, metric=metric, value=score_by_subset(results)[""], results=results)
 
     def parted(self, share: float) -> tuple["Table", "Table | None"]:
         """The examples by which models are judged, and those that are only reported: about this share of the groups, by
@@ -133,9 +135,9 @@ class Table:
         return replace(own, predictions=np.full((1, len(own.labels)), answer))
 
     def _ratios(self, score: str, predictions: Sequence[Sequence[str]]) -> Ratios:
-        """The results of these answers of each seed, tags or texts."""
-        found = [[parsing.counted(score, *pair) for pair in zip(s, self.labels, strict=True)] for s in predictions]
-        above, below = np.array(found).transpose(3, 2, 0, 1)
+        """The results of these answers of each seed: tags, texts or choices within pairs."""
+        each = [_counted(score, self.ids, said, self.labels) for said in predictions]
+        above, below = np.stack(each, axis=2)
         return Ratios(score, above, below, self.results.strata, self.results.subsets, self.results.groups)
 
     @property
@@ -165,7 +167,7 @@ def read_likelihood(path: Path) -> Table:
     Raises:
         UserError: it is damaged, or does not hold exactly one quantity.
     """
-    rows = parsing.read_rows(path, LIKELIHOOD_COLUMNS)
+    rows = _read_rows(path, LIKELIHOOD_COLUMNS)
     quantities = sorted({row["quantity"] for row in rows})
     if len(quantities) > 1 or quantities[0].removeprefix(LOSSY) not in COMPARED:
         raise UserError(
@@ -183,7 +185,7 @@ def read_likelihood(path: Path) -> Table:
     results = Sums(np.array(each), np.array(sizes, dtype=np.float64))
     value = nats / math.log(2) / sum(sizes)
     names = tuple(row["id"] for row in rows)
-    return Table(parsing.examples(rows, "bytes"), quantities[0], value, results, (path.name,), names=names)
+    return Table(_examples(rows, "bytes"), quantities[0], value, results, (path.name,), names=names)
 
 
 def task_files(folder: Path, only: Collection[str] | None = None) -> dict[str, list[Path]]:
@@ -206,35 +208,62 @@ def read_task(files: list[Path]) -> Table:
         UserError: one is damaged, its score is unknown or undefined for these labels, or it has other examples than the
             first.
     """
-    seeds = [parsing.read_rows(path, TASK_COLUMNS) for path in files]
+    seeds = [_read_rows(path, TASK_COLUMNS) for path in files]
     first = seeds[0]
-    score = seeds[0][0]["score"]
-    content = parsing.content(first)
+    score = first[0]["score"]
+    same = ("id", "sha256", "subset", "label", "measured")
     for path, rows in zip(files, seeds, strict=True):
         if {row["score"] for row in rows} != {score}:
             raise UserError(
                 f"{path}: the column score does not hold {score!r} alone; expected one score for all of a task"
             )
-        if parsing.content(rows) != content:
+        if [[row[name] for name in same] for row in rows] != [[row[name] for name in same] for row in first]:
             raise UserError(
                 f"{path}: holds different examples than {files[0].name}, or its rules differ; expected the same "
                 "with every seed (a file of a seed that is no longer trained can be removed)"
             )
+    labels = tuple(row["label"] for row in first)
     try:
-        parsing.check_labels(score, [row["label"] for row in first])
+        check_labels(score, labels)
     except ValueError as error:
         raise UserError(f"{files[0]}: {error}") from error
-    read = parsing.ratios if family(score) in ("tags", "texts", "pairs") else parsing.answers
-    results: Results = read(files, score, seeds)
-    confidences = np.stack([parsing.confidences(path, rows) for path, rows in zip(files, seeds, strict=True)])
-    examples = parsing.examples(first, "label", "subset", "score")
-    name = files[0].name.partition(".")[0]
-    value = score_by_subset(results)[""]
-    names = tuple(path.name for path in files)
-    true = tuple(row["label"] for row in first)
-    said = tuple(tuple(row["prediction"] for row in s) for s in seeds)
-    groups = tuple(row["group"] or row["id"] for row in first)
-    return Table(examples, f"{name}/{SCORE}", value, results, names, confidences, true, said, groups)
+    # An example without a group is a group of its own.
+    _, (groups,) = _coded([[row["group"] or f"\x1f{row['id']}" for row in first]])
+    subsets, (strata,) = _coded([[row["subset"] for row in first]])
+    predictions = tuple(tuple(row["prediction"] for row in rows) for rows in seeds)
+    whole: dict[str, Any] = {"strata": strata, "subsets": subsets, "groups": groups}
+    if family(score) == "classes":
+        classes, (true, *said) = _coded([labels, *predictions])
+        results: Results = Answers(score, true, np.stack(said), classes=classes, **whole)
+    elif family(score) == "numbers":
+        true = _numbers(files[0], "label", labels)
+        said = [_numbers(path, "prediction", texts) for path, texts in zip(files, predictions, strict=True)]
+        results = Answers(score, true, np.stack(said), classes=(), **whole)
+    else:
+        counted = np.empty((2, len(parts_of(score)), len(files), len(first)))
+        for seed, (path, texts) in enumerate(zip(files, predictions, strict=True)):
+            try:
+                counted[:, :, seed] = _counted(score, [row["id"] for row in first], texts, labels)
+            except ValueError as error:
+                raise UserError(f"{path}: {error}; expected what its stage writes") from error
+        results = Ratios(score, *counted, **whole)
+    confidences = []
+    for path, rows in zip(files, seeds, strict=True):
+        sure = _numbers(path, "confidence", [row["confidence"] or "0" for row in rows])
+        if len(outside := sure[(sure < 0) | (sure > 1)]):
+            raise UserError(f"{path}: the column confidence holds {outside[0]}; expected probabilities")
+        confidences.append(np.where([row["confidence"] == "" for row in rows], np.nan, sure))
+    return Table(
+        examples=_examples(first, "label", "subset", "score"),
+        metric=f"{files[0].name.partition('.')[0]}/{SCORE}",
+        value=score_by_subset(results)[""],
+        results=results,
+        files=tuple(path.name for path in files),
+        confidences=np.stack(confidences),
+        labels=labels,
+        predictions=predictions,
+        names=tuple(row["group"] or row["id"] for row in first),
+    )
 
 
 def read_cost(path: Path) -> dict[str, float]:
@@ -244,9 +273,95 @@ def read_cost(path: Path) -> dict[str, float]:
         UserError: it is damaged.
     """
     found = {}
-    for number, row in enumerate(parsing.read_rows(path, COST_COLUMNS), start=2):
+    for number, row in enumerate(_read_rows(path, COST_COLUMNS), start=2):
         try:
             found[row["quantity"]] = float(row["value"])
         except ValueError as error:
             raise UserError(f"{path}:{number}: found {row['value']!r}; expected a number") from error
     return found
+
+
+def check_labels(score: str, labels: Sequence[str]) -> None:
+    """Raise ValueError for labels for which the score is undefined."""
+    if family(score) == "numbers" and len(set(labels)) < 2:
+        raise ValueError(f"all labels are {labels[0]}; expected different labels, because {score} is a correlation")
+    for _, of in parts_of(score):
+        if of and of not in labels:
+            known = ", ".join(sorted(set(labels)))
+            raise ValueError(f"no label is {of!r}, whose F1 is the score; expected it among {known}")
+
+
+def _counted(score: str, ids: Sequence[str], predictions: Sequence[str], labels: Sequence[str]) -> np.ndarray:
+    """``[2, P, N]``: the numerators and denominators of the answers of one seed.
+
+    Raises:
+        ValueError: one is not written as in evidence; the message names the example.
+    """
+    of = family(score)
+    parts = [part for part, _ in parts_of(score)]
+    found = []
+    for name, prediction, label in zip(ids, predictions, labels, strict=True):
+        said, true = (text.split(" ") if of == "tags" else text for text in (prediction, label))
+        try:
+            if of == "texts":
+                true = json.loads(label)
+                if not isinstance(true, list) or not all(isinstance(answer, str) for answer in true):
+                    raise ValueError(f"the label {label[:99]}; expected a JSON list of texts")
+            found.append([counts(part, said, true) for part in parts])
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from error
+    return np.array(found, dtype=np.float64).transpose(2, 1, 0)
+
+
+def _numbers(path: Path, column: str, texts: Sequence[str]) -> np.ndarray:
+    try:
+        numbers = np.array([float(text) for text in texts])
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; expected numbers in the column {column}") from error
+    if not np.isfinite(numbers).all():
+        raise UserError(
+            f"{path}: the column {column} holds {numbers[~np.isfinite(numbers)][0]}; expected finite numbers"
+        )
+    return numbers
+
+
+def _coded(texts: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[np.ndarray]]:
+    """The distinct names in order, and each sequence as positions among them."""
+    names = sorted({text for each in texts for text in each})
+    position = {name: i for i, name in enumerate(names)}
+    return tuple(names), [np.array([position[text] for text in each], dtype=np.int64) for each in texts]
+
+
+def _examples(rows: Rows, *content: str) -> frozenset[tuple[str, str, str, str]]:
+    """Each row's id, sha256 and measured, and the columns ``content`` joined."""
+    return frozenset(
+        (row["id"], row["sha256"], row["measured"], "\x1f".join(row[name] for name in content)) for row in rows
+    )
+
+
+def _read_rows(path: Path, columns: tuple[str, ...]) -> Rows:
+    """The rows in the order of the first column, which identifies them.
+
+    Raises:
+        UserError: the file is damaged, lacks columns, holds no row, or one twice.
+    """
+    try:
+        reader = csv.DictReader(io.StringIO(opened(path), newline=""))
+        fields = reader.fieldnames or ()
+        rows = list(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: damaged ({error}); expected a CSV file in UTF-8") from error
+    if missing := [name for name in columns if name not in (*fields, *OPTIONAL)]:
+        raise UserError(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}; write it again")
+    if not rows:
+        raise UserError(f"{path}: holds no example; expected at least one row")
+    key = columns[0]
+    seen = set[str]()
+    for number, row in enumerate(rows, start=2):
+        row |= {name: "" for name in OPTIONAL if name in columns and name not in fields}
+        if any(row[name] is None for name in columns):
+            raise UserError(f"{path}:{number}: too few fields; expected {','.join(columns)}")
+        if row[key] in seen:
+            raise UserError(f"{path}:{number}: the {key} {row[key]!r} occurs twice; expected one row per example")
+        seen.add(row[key])
+    return sorted(rows, key=lambda row: row[key])

@@ -1,51 +1,80 @@
-"""The gate: may a challenger replace the champion? Pure logic on two folders of per-example results.
+"""The gate: may a challenger replace the champion? Rules (``rules.py``) over the rows of ``comparison.py``.
 
-``tasks/gate.py`` runs it; ``evidence.py`` says what an evidence folder holds, ``rules.py`` what is required. Metrics
-are computed from its rows, on the same examples for both sides; no summary is trusted. Models of different papers have
-likelihoods of different quantities, which are never compared; their task scores are. A challenger whose likelihood the
-champion does not have is also held against the last champion that has it: otherwise, after a change of paper, a worse
-model of the first paper could return.
+Metrics are computed from per-example evidence, on the same examples for both sides; no summary is trusted. Models of
+different papers have likelihoods of different quantities, which are never compared; their task scores are. A challenger
+whose likelihood the champion does not have is also held against the last champion that has it: otherwise, after a
+change of paper, a worse model of the first paper could return.
 
 A challenger passes when it is significantly better on the primary: the bootstrap interval of the difference lies above
 0, and the permutation test agrees (the first also covers other seeds, the second is exact for few examples). It also
 passes when it is cheaper, and the interval's lower end is above -margin (a test of non-inferiority): within the margin
-it may even be significantly worse, because that is what a margin allows. No metric may be significantly worse than its
-tolerance allows.
+it may even be significantly worse. No metric may be significantly worse than its tolerance allows; by chance alone one
+of nine tasks falls below it on most nights.
 """
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.evaluation import significance
+from plm_core.evaluation import comparison, significance
+from plm_core.evaluation.answers import Results
 from plm_core.evaluation.evidence import (
     COST,
     LIKELIHOOD,
     PARAMETERS,
+    SCORE,
     Table,
     read_cost,
     read_likelihood,
     read_task,
     task_files,
 )
-from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
-from plm_core.evaluation.verdicts import OBJECTIONS, UNJUDGED, Evidence, Row, rows, telling
+from plm_core.evaluation.rules import EVERY_TASK, GateRules, score_of, source
+from plm_core.evaluation.significance import Draws, Interval
+
+NOTHING = "tells nothing"
+"""The verdict on a metric that could not show a difference: it has too few groups of examples, or no task is left."""
+UNLEARNED = "neither model is significantly better than a constant answer"
+"""The note on a task that the mean over tasks leaves out, because its difference is noise."""
+UNJUDGED = ("not measured", "not comparable", NOTHING)
+"""Verdicts on a likelihood of another quantity or excerpt, and on too few groups: they count against the challenger
+only on the primary metric."""
+OBJECTIONS = ("not finite", "worse")
+DIGITS = 12
+"""The decimals to which differences are rounded: losing 3 examples of 100 is within a tolerance of 0.03."""
 
 
 @dataclass(frozen=True)
-class Decision:
-    """The gate's decision."""
+class Evidence:
+    """The evidence and the cost of one model."""
 
-    passed: bool
-    reasons: list[str]
-    """The reasons; of a refusal, all of them."""
-    table: list[Row]
-    examples_differ: list[str] = field(default_factory=list)
-    """Files in which the champion's examples are not the challenger's, or that are missing: evaluate both again, then
-    decide again. If the documents are the same and only their excerpts differ in length, the decision holds
-    nevertheless: another tokenizer's excerpts will never be the same."""
-    earlier_differs: list[str] = field(default_factory=list)
-    """The same files of the earlier champion."""
+    tables: Mapping[str, Table]
+    """The tables by task, and under ``likelihood.csv``."""
+    parameters: float | None = None
+    """What it costs; None if not known."""
+
+    def table(self, metric: str) -> Table | None:
+        """The table that a metric is computed from; None if there is none.
+
+        Raises:
+            UserError: the task's answers have no such score.
+        """
+        found = self.tables.get(source(metric))
+        score = score_of(metric)
+        if found is None or score in ("", SCORE):
+            return found
+        try:
+            return found.by(score)
+        except ValueError as error:
+            raise UserError(f"promotion.metrics.{metric}: {error}") from error
+
+    def results(self, metric: str) -> Results:
+        """The results that a measured metric is resampled from."""
+        table = self.table(metric)
+        assert table is not None
+        return table.results
 
 
 def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evidence:
@@ -68,6 +97,151 @@ def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evid
             raise UserError(f"{folder / file}: missing; expected it for promotion.metrics: {needing}")
     cost = read_cost(folder / COST) if (folder / COST).is_file() else {}
     return Evidence(found, cost.get(PARAMETERS))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of a decision; numbers are None if the metric is missing or not finite."""
+
+    metric: str
+    direction: str
+    champion: float | None
+    challenger: float | None
+    difference: float | None = None
+    """Challenger minus champion."""
+    verdict: str = ""
+    note: str = ""
+    interval: Interval | None = None
+    """The interval of the difference at ``promotion.alpha``."""
+    strict: Interval | None = None
+    """The interval at the level at which a challenger passes, which falls with each challenger before it."""
+    earlier: str = ""
+    """The version compared with, if it is not the champion but one before it."""
+
+    @property
+    def gain(self) -> float:
+        """By how much the challenger is better; negative when it is worse."""
+        assert self.difference is not None
+        return self.difference if self.direction == "higher" else -self.difference
+
+    def gains(self, interval: Interval) -> tuple[float, float]:
+        """The ends of an interval of the difference as one of the gain."""
+        low, high = interval.low, interval.high
+        return (low, high) if self.direction == "higher" else (-high, -low)
+
+    def measured(self, alone: bool) -> "Row":
+        """The row with the difference, or with a verdict if there is none; ``alone`` without a champion."""
+        if self.challenger is None or (self.champion is None and not alone):
+            return replace(self, verdict="not finite")
+        if self.champion is None:
+            return replace(self, verdict="no champion")
+        return replace(self, difference=round(self.challenger - self.champion, DIGITS))
+
+    def judged(self, change: Draws, tolerance: float, alpha: float, level: float) -> "Row":
+        """The row with the intervals from resamples of the difference, and the verdict that follows."""
+        interval, strict = (significance.interval(change, 1 - each) for each in (alpha, level))
+        low, high = self.gains(interval)
+        if self.gain == 0:
+            verdict = "equal"
+        elif self.gain > 0:
+            verdict = "better" if low > 0 else "better, perhaps by chance"
+        elif self.gain >= -tolerance:
+            verdict = "worse within its tolerance"
+        elif high < 0:
+            verdict = "worse" if high < -tolerance else "worse, perhaps within its tolerance"
+        else:
+            verdict = "worse, perhaps by chance"
+        return replace(self, interval=interval, strict=strict, verdict=verdict)
+
+
+def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resamples: int, level: float) -> list[Row]:
+    """Every metric of the rules, judged, in their order; ``level`` is the one at which the challenger passes."""
+    judged: dict[str, Row] = {}
+    changes: dict[str, Draws] = {}
+    rng = significance.generator()
+    # With G groups, 2 of the 2 ** G ways to swap are as extreme as the data: with fewer, no test can reach alpha.
+    fewest = 1 + math.ceil(math.log2(1 / rules.alpha))
+    for name in sorted(name for name in rules.metrics if name != EVERY_TASK):
+        rule = rules.metrics[name]
+        ours = challenger.table(name)
+        theirs = champion.table(name) if champion else None
+        assert ours is not None  # ``decide`` checks
+        row = Row(name, rule.direction, _value(name, theirs), _value(name, ours))
+        if ours.metric != name:
+            row = replace(row, verdict="not measured", note=_quantities(name, ours, theirs))
+        elif theirs and row.challenger is not None and (theirs.metric != name or theirs.examples != ours.examples):
+            row = replace(row, verdict="not comparable", note=_quantities(name, ours, theirs))
+        else:
+            row = row.measured(champion is None)
+        if row.difference is not None and ours.groups < fewest:
+            few = f"{ours.groups} groups of examples; at least {fewest} are needed at promotion.alpha = {rules.alpha:g}"
+            row = replace(row, verdict=NOTHING, note=few)
+        elif row.difference is not None:
+            assert theirs is not None
+            whole, *_ = comparison.rows(name, (theirs, ours), rng, resamples, constant=True)
+            old, new, *constant = whole.draws
+            changes[name] = whole.change
+            above = [
+                significance.interval(side - guess, 1 - rules.alpha).low for guess in constant for side in (old, new)
+            ]
+            row = replace(row, note=UNLEARNED if above and max(above) <= 0 else "")
+            row = row.judged(changes[name], rule.tolerance, rules.alpha, level)
+        judged[name] = row
+    if EVERY_TASK in rules.metrics:
+        # The mean over all tasks that could show a difference.
+        rule = rules.metrics[EVERY_TASK]
+        tasks = telling(judged.values(), rules)
+        silent = [f"{name} ({judged[name].note})" for name in rules.tasks() if name not in tasks]
+        note = f"without {', '.join(silent)}" if silent else ""
+        champions, challengers = ([getattr(judged[task], of) for task in tasks] for of in ("champion", "challenger"))
+        row = Row(EVERY_TASK, rule.direction, _mean(champions), _mean(challengers), note=note)
+        row = row.measured(champion is None) if tasks else replace(row, verdict=NOTHING)
+        if row.difference is not None:
+            mean = significance.mean([changes[name] for name in tasks])
+            row = row.judged(mean, rule.tolerance, rules.alpha, level)
+        judged[EVERY_TASK] = row
+    return [judged[name] for name in rules.metrics]
+
+
+def telling(table: Iterable[Row], rules: GateRules) -> list[str]:
+    """The tasks' own scores that can tell two models apart: what ``score`` is the mean of."""
+    silent = {row.metric for row in table if row.verdict == NOTHING or row.note == UNLEARNED}
+    return [name for name in rules.tasks() if name not in silent]
+
+
+def _value(metric: str, table: Table | None) -> float | None:
+    return table.value if table and table.metric == metric and math.isfinite(table.value) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _quantities(asked: str, challenger: Table, champion: Table | None) -> str:
+    held = f"the challenger's evidence holds {challenger.metric}"
+    if champion is None:
+        return held
+    if champion.metric != challenger.metric:
+        return f"{held}, the champion's {champion.metric}"
+    lengths = ", but excerpts of the documents may be of other lengths" if asked == challenger.metric else ""
+    return f"{held}, the champion's too{lengths}"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The gate's decision."""
+
+    passed: bool
+    reasons: list[str]
+    """The reasons; of a refusal, all of them."""
+    table: list[Row]
+    examples_differ: list[str] = field(default_factory=list)
+    """Files in which the champion's examples are not the challenger's, or that are missing: evaluate both again, then
+    decide again. If the documents are the same and only their excerpts differ in length, the decision holds
+    nevertheless: another tokenizer's excerpts will never be the same."""
+    earlier_differs: list[str] = field(default_factory=list)
+    """The same files of the earlier champion."""
 
 
 def decide(
@@ -97,24 +271,50 @@ def decide(
         return Decision(passed=False, reasons=[reason], table=[], examples_differ=differ)
     level = rules.alpha / (asked + 1)
     table = rows(challenger, champion, rules, resamples, level)
-    primary = _primary(table, challenger, rules)
+    # The row by which a challenger passes.
+    primary = next(row for row in table if row.metric == rules.primary)
+    likelihoods = [row for row in table if source(row.metric) == LIKELIHOOD and row.interval]
+    tasks = telling(table, rules)
+    if primary.metric == EVERY_TASK and likelihoods and all(challenger.tables[source(t)].of_pairs for t in tasks):
+        primary = likelihoods[0]
     against = [_objection(row, rules) for row in table if row.verdict in OBJECTIONS]
     against += [_objection(primary, rules)] if primary.verdict in UNJUDGED else []
     if champion is None:
         reasons = against or ["there is no champion yet, so it becomes the champion"]
         return Decision(not against, reasons, table)
-    if primary.interval is None:
+    if primary.interval is None or primary.strict is None:
         return Decision(False, against, table, differ)
-    names = telling(table, rules) if primary.metric == EVERY_TASK else [primary.metric]
-    results = [(champion.results(name), challenger.results(name)) for name in names]
+    # Better, or not worse and cheaper.
+    metrics = tasks if primary.metric == EVERY_TASK else [primary.metric]
+    results = [(champion.results(name), challenger.results(name)) for name in metrics]
     p = significance.permutation(results, significance.generator(), resamples)
-    passed, reason, lacking = _on_the_primary(primary, p, (challenger.parameters, champion.parameters), rules, level)
+    low, high = primary.gains(primary.strict)
+    ends = f"{primary.strict.low:+.4g} to {primary.strict.high:+.4g}"
+    found = f"{primary.difference:+.4g}, {100 - 100 * level:.4g}% interval {ends}, p = {p:.2g}"
+    better, worse = (end > 0 and p <= level for end in (low, -high))
+    seen = f"a difference of about {primary.strict.half:.2g} could have been detected"
+    verdict = f"significantly worse: {found}" if worse else f"not significantly better: {found} ({seen})"
+    reason = f"{primary.metric} is {verdict}"
+    passed = better
+    if better:
+        reason = f"{primary.metric} is significantly better: {found}"
+    elif low <= -rules.margin:
+        reason += f", and it may be worse by more than promotion.margin = {rules.margin:g}"
+    elif challenger.parameters is None or champion.parameters is None:
+        reason += ", and it is not known whether it is cheaper"
+        differ.append(COST)
+    else:
+        costs = f"{challenger.parameters:,.0f} parameters, the champion's {champion.parameters:,.0f}"
+        passed = challenger.parameters < champion.parameters
+        within = f"{primary.metric} is not worse by more than promotion.margin = {rules.margin:g}: {found}"
+        cheaper = f"{within}, and the model is cheaper: {costs}"
+        reason = cheaper if passed else f"{reason}, and the model is not cheaper: {costs}"
     reason += f"; {primary.note}" if primary.note else ""
-    if against or not passed:
-        if " is significantly worse: " in reason and primary.verdict in OBJECTIONS:
-            against.remove(_objection(primary, rules))  # the reason says so
-        return Decision(False, against if passed else [*against, reason], table, differ + lacking)
-    return Decision(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)
+    if passed and not against:
+        return Decision(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)
+    if not passed and worse and primary.verdict in OBJECTIONS:
+        against.remove(_objection(primary, rules))  # the reason says so
+    return Decision(False, against if passed else [*against, reason], table, differ)
 
 
 def also_against(
@@ -131,8 +331,9 @@ def also_against(
     name = challenger.tables[LIKELIHOOD].metric
     only = replace(rules, primary=name, metrics={name: rules.metrics[name]})
     differ, hopeless = _others(challenger, earlier, only)
-    lost = Row(name, only.metrics[name].direction, None, None, None, "not comparable", "its evidence is of other texts")
-    row = lost if hopeless else rows(challenger, earlier, only, resamples, rules.alpha)[0]
+    row = Row(name, only.metrics[name].direction, None, None, None, "not comparable", "its evidence is of other texts")
+    if not hopeless:
+        (row,) = rows(challenger, earlier, only, resamples, rules.alpha)
     worse = row.verdict == "worse"
     what = f"version {version}, the last champion that has a {name}"
     passed = decision.passed and not worse
@@ -143,47 +344,19 @@ def also_against(
 
 
 def _others(challenger: Evidence, champion: Evidence, rules: GateRules) -> tuple[list[str], bool]:
-    """The files in which the champion has other examples, and whether more than the excerpts of documents differs."""
-    pairs = {name: (challenger.tables[name], champion.tables.get(name)) for name in rules.sources()}
-    other = [name for name, (ours, theirs) in pairs.items() if not _comparable(ours, theirs)]
-    files = [file for name in other for file in challenger.tables[name].files or (name,)]
-    return files, any(name != LIKELIHOOD or not _same_documents(*pairs[name]) for name in other)
+    """The files in which the champion has other examples, and whether more than the excerpts of documents differs.
 
-
-def _primary(table: list[Row], challenger: Evidence, rules: GateRules) -> Row:
-    """The row by which a challenger passes."""
-    primary = next(row for row in table if row.metric == rules.primary)
-    judged = [row for row in table if source(row.metric) == LIKELIHOOD and row.interval]
-    tasks = [name for name in telling(table, rules) if not challenger.tables[source(name)].of_pairs]
-    return judged[0] if primary.metric == EVERY_TASK and judged and not tasks else primary
-
-
-def _on_the_primary(
-    row: Row, p: float, parameters: tuple[float | None, float | None], rules: GateRules, level: float
-) -> tuple[bool, str, list[str]]:
-    """Whether the challenger passes by the primary, why or why not, and files without which this cannot be decided."""
-    assert row.strict is not None
-    low, high = row.gains(row.strict)
-    ends = f"{row.strict.low:+.4g} to {row.strict.high:+.4g}"
-    found = f"{row.difference:+.4g}, {100 - 100 * level:.4g}% interval {ends}, p = {p:.2g}"
-    if low > 0 and p <= level:
-        return True, f"{row.metric} is significantly better: {found}", []
-    if high < 0 and p <= level:
-        verdict = f"{row.metric} is significantly worse: {found}"
-    else:
-        seen = f"a difference of about {row.strict.half:.2g} could have been detected"
-        verdict = f"{row.metric} is not significantly better: {found} ({seen})"
-    if low <= -rules.margin:
-        doubt = f"it may be worse by more than promotion.margin = {rules.margin:g}"
-        return False, f"{verdict}, and {doubt}", []
-    ours, theirs = parameters
-    if ours is None or theirs is None:
-        return False, f"{verdict}, and it is not known whether it is cheaper", [COST]
-    costs = f"{ours:,.0f} parameters, the champion's {theirs:,.0f}"
-    if ours < theirs:
-        within = f"is not worse by more than promotion.margin = {rules.margin:g}: {found}"
-        return True, f"{row.metric} {within}, and the model is cheaper: {costs}", []
-    return False, f"{verdict}, and the model is not cheaper: {costs}", []
+    Quantities that are not compared on any examples do not count.
+    """
+    files: list[str] = []
+    hopeless = False
+    for name in rules.sources():
+        ours = challenger.tables[name]
+        theirs = champion.tables.get(name)
+        if theirs is None or (ours.examples != theirs.examples and ours.metric == theirs.metric):
+            files += ours.files or (name,)
+            hopeless |= name != LIKELIHOOD or theirs is None or ours.documents != theirs.documents
+    return files, hopeless
 
 
 def _objection(row: Row, rules: GateRules) -> str:
@@ -192,12 +365,3 @@ def _objection(row: Row, rules: GateRules) -> str:
     if row.verdict == "not finite":
         return f"{row.metric}: not a finite number"
     return f"{row.metric}: worse by {-row.gain:.4g}; the tolerance is {rules.metrics[row.metric].tolerance:g}"
-
-
-def _comparable(challenger: Table, champion: Table | None) -> bool:
-    """Whether both have the same examples, or quantities that are not compared on any."""
-    return champion is not None and (challenger.examples == champion.examples or challenger.metric != champion.metric)
-
-
-def _same_documents(challenger: Table, champion: Table | None) -> bool:
-    return champion is not None and challenger.documents == champion.documents

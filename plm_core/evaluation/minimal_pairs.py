@@ -1,9 +1,7 @@
 """Which text of a minimal pair is more likely to a model, as evidence. Used by minimal-pairs and text-baseline.
 
-A model is judged by the likelihood that fits its objective: a causal model by the chain rule, a permutation model in
-the order of reading, a masked model by its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring",
-section 3.4), each summed over the whole text (Warstadt et al. 2020, section 5). No model is fine-tuned. If both texts
-are equally likely, the answer counts half: counting ties as right would reward a model that knows nothing.
+A model is judged by the likelihood that fits its objective, summed over the whole text (Warstadt et al. 2020, section
+5; a masked model's: Salazar et al. 2020, section 3.4). If both texts are equally likely, the answer counts half.
 """
 
 import math

@@ -1,9 +1,9 @@
 """Likelihoods without a neural model: a modified Kneser-Ney n-gram model, and a compressor. Used by text-baseline.
 
 Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for Language Modeling", sections 3 and 4.1.6, with
-interpolation: the highest order by its counts, each lower one by how many different tokens precede it (its
-continuations), except n-grams at the beginning of a document, which nothing precedes, by their counts. All as sorted
-arrays, without a loop over tokens.
+interpolation: the highest order by its counts, each lower one by how many different tokens precede it, except n-grams
+at the beginning of a document, which nothing precedes, by their counts. All as sorted arrays, without a loop over
+tokens.
 
 Shapes: N positions of a stream, which begins with EOS and in which EOS ends each document; G different n-grams of an
 order; V vocabulary.
@@ -116,9 +116,7 @@ def _order(keys: np.ndarray, counts: np.ndarray, history: np.ndarray, histories:
 
 
 # A compressor is a language model of bytes that learns as it reads (Deletang et al. 2024, "Language Modeling Is
-# Compression"): the growth of its output when the held-out text is appended to the training text is the likelihood of
-# the one given the other. Here it is PPMd (Shkarin 2002), which predicts a byte from up to 16 preceding ones; `xz -9`
-# takes twice as long and needs a third more bits.
+# Compression"). PPMd (Shkarin 2002) predicts a byte from up to 16 preceding ones; `xz -9` needs a third more bits.
 
 PPMD_ORDER = 16
 MEMORY = 1 << 30

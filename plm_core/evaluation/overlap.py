@@ -1,9 +1,8 @@
 """How much of a text occurs verbatim in the training text. Used by the stages slices and evaluate.
 
-Words are those of ``corpus.shingles``, as in decontamination: without case and punctuation, because the texts of a task
-are often written differently from those of a corpus ("do n't", " ,"). Decontamination removes what it finds from the
-training text, so it looks for long runs; here shorter ones are counted, and nothing is removed (Brown et al. 2020,
-"Language Models are Few-Shot Learners", appendix C, looks for runs of 8 to 13 words, by the examples' length).
+Words are those of ``corpus.shingles``, without case and punctuation, as in decontamination. That removes what it finds
+from the training text, so it looks for long runs; here shorter ones are counted (Brown et al. 2020, "Language Models
+are Few-Shot Learners", appendix C: runs of 8 to 13 words, by the examples' length).
 """
 
 import hashlib

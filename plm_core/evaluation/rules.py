@@ -11,9 +11,8 @@ from plm_core.evaluation.answers import parts_of
 from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, LOSSY, SCORE, read_likelihood, task_files
 
 EVERY_TASK = SCORE
-"""A rule of this name applies to every task in the challenger's evidence that has no rule of its own. As the primary it
-is also the plain mean of all tasks' scores (the average of GLUE, Wang et al. 2019, section 3). A set of minimal pairs
-is a task too."""
+"""A rule of this name applies to every task, or set of minimal pairs, in the challenger's evidence that has no rule of
+its own. As the primary it is also the plain mean of all tasks' scores (Wang et al. 2019, section 3)."""
 
 
 @section

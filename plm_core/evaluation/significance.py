@@ -1,46 +1,25 @@
 """Whether two models differ significantly: intervals, paired tests, effect size, several tasks at once.
 
-Used by the gate and by ``comparison.py``. All of it is a function of the examples' results and a seed; nothing assumes
-a distribution of the scores (Dror et al. 2018, "The Hitchhiker's Guide to Testing Statistical Significance in Natural
-Language Processing", section 3.2). What is drawn and swapped are groups of examples: the paragraphs of one document are
-not independent observations. Groups with equal results are counted together, so that the cost of a resample depends on
-the number of distinct results; this changes no distribution.
+All of it is a function of the examples' results and a seed; nothing assumes a distribution of the scores. What is drawn
+and swapped are groups of examples, because the paragraphs of one document are not independent observations.
+``docs/explanation/gate-statistics.md`` defines every number and gives its source.
 
-Sources:
-
-* bootstrap over examples, percentile interval: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapters
-  6 and 13; paired, of two systems on the same examples: Koehn 2004, "Statistical Significance Tests for Machine
-  Translation Evaluation";
-* seeds and examples resampled together, after the Multi-Bootstrap of Sellam et al. 2022, "The MultiBERTs: BERT
-  Reproductions for Robustness Analysis", with two differences that make it exact for a mean: of S seeds, S - 1 are
-  drawn, because S would understate their variance by (S - 1) / S (Rao and Wu 1988, "Resampling Inference With Complex
-  Survey Data"); and the seeds drawn shift the mean of all seeds, so that examples are not counted as if there were
-  fewer seeds;
-* groups drawn whole: Davison and Hinkley 1997, "Bootstrap Methods and their Application", section 3.8; swapped whole:
-  Winkler et al. 2014, "Permutation Inference for the General Linear Model", on exchangeability blocks;
-* intervals of few groups or seeds are widened by the ratio of Student's t to the normal distribution (Hesterberg 2015,
-  "What Teachers Should Know About the Bootstrap"), with the degrees of freedom of a sum of variances by Satterthwaite
-  1946, "An Approximate Distribution of Estimates of Variance Components";
-* McNemar 1947, "Note on the sampling error of the difference between correlated proportions or percentages"; for
-  comparing classifiers: Dietterich 1998, "Approximate Statistical Tests", section 3.1;
-* Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure";
-* Cohen 1988, "Statistical Power Analysis for the Behavioral Sciences", chapter 5.
-
-An interval covers other groups of the same kind and, with several seeds, other seeds of the same fine-tuning. It does
-not cover other pretraining runs or other training sets.
+R resamples, S seeds, U kinds of groups, which are made of K distinct results.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, cast
 
 import numpy as np
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components
 from scipy.special import stdtr, stdtrit
 
 from plm_core.evaluation.answers import Results, masks
-from plm_core.evaluation.units import Units, units_of
 
 RESAMPLES = 10_000
 SEED = 20_260_101
@@ -53,7 +32,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Interval:
-    """A percentile interval."""
+    """An interval of a number."""
 
     low: float
     high: float
@@ -92,7 +71,7 @@ class Draws:
 
     @property
     def freedom(self) -> float:
-        """The degrees of freedom of the total; 0 if nothing is known of a part."""
+        """The degrees of freedom of the total (Satterthwaite 1946); 0 if nothing is known of a part."""
         parts = (*self.groups, *self.seeds)
         if not all(part.freedom for part in parts):
             return 0.0
@@ -114,14 +93,13 @@ def mean(several: Sequence[Draws]) -> Draws:
     def scaled(parts: Iterable[Part]) -> tuple[Part, ...]:
         return tuple(replace(part, draws=part.draws / len(several)) for part in parts)
 
-    groups = scaled(part for draws in several for part in draws.groups)
-    seeds = scaled(part for draws in several for part in draws.seeds)
+    groups, seeds = (scaled(part for draws in several for part in getattr(draws, of)) for of in ("groups", "seeds"))
     low, high = np.mean([draws.limits for draws in several], axis=0)
     return Draws(groups, seeds, (float(low), float(high)))
 
 
 def generator(seed: int = SEED) -> np.random.Generator:
-    """The source of randomness for one comparison or decision."""
+    """The source of randomness of one comparison or decision."""
     return np.random.default_rng(seed)
 
 
@@ -130,11 +108,11 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
     same for all sides.
 
     Groups are drawn within their subset, those of subsets that share groups together. Each side's seeds are drawn
-    separately: a resample is the mean over all seeds on the examples drawn, plus the difference between the seeds drawn
-    and that mean on all examples.
+    separately, after the Multi-Bootstrap (Sellam et al. 2022): a resample is the mean over all seeds on the examples
+    drawn, plus the difference between the seeds drawn and that mean on all examples.
     """
     units = units_of(sides)
-    found: list[dict[str, list[Array]]] = [{name: [] for name in masks(side)} for side in units.cells]
+    scores: list[dict[str, list[Array]]] = [{name: [] for name in masks(side)} for side in units.cells]
     for size in _chunks(resamples, max(units.rows.shape)):
         drawn = np.zeros((size, len(units.counts)))
         for stratum in np.unique(units.strata):
@@ -142,18 +120,37 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
             total = int(units.counts[here].sum())
             drawn[:, here] = rng.multinomial(total, units.counts[here] / total, size=size)
         weights = drawn @ units.rows
-        for side, draws in zip(units.cells, found, strict=True):
+        for side, found in zip(units.cells, scores, strict=True):
             for name, mask in masks(side).items():
                 counted = weights * mask
                 # If no group of a subset was drawn, nothing is known of it.
-                draws[name].append(np.where(counted.any(axis=1), side.values(counted).mean(axis=1), np.nan))
-    return [_drawn(units, side, draws, rng) for side, draws in zip(units.cells, found, strict=True)]
+                found[name].append(np.where(counted.any(axis=1), side.values(counted).mean(axis=1), np.nan))
+    everything = units.counts @ units.rows
+    draws = []
+    for side, found in zip(units.cells, scores, strict=True):
+        # Of S seeds S - 1 are drawn, because S would understate their variance (Rao and Wu 1988).
+        S = side.values(everything[None]).shape[1]
+        chosen = rng.multinomial(S - 1, np.full(S, 1 / S), size=resamples) / (S - 1) if S > 1 else None
+        by_subset = {}
+        for name, mask in masks(side).items():
+            values = np.concatenate(found[name])
+            values = np.where(np.isnan(values), np.nanmean(values), values)
+            here = units.rows @ mask > 0
+            many = int(units.counts[here].sum())
+            freedom = many - len(np.unique(units.strata[here]))
+            # A resample of this many groups has (many - 1) / many of the variance.
+            spread = math.sqrt(many / freedom) if freedom else 1.0
+            groups = Part(values.mean() + (values - values.mean()) * spread, freedom)
+            (whole,) = side.values(everything * mask[None])
+            seeds = () if chosen is None else (Part(chosen @ (whole - whole.mean()), S - 1),)
+            by_subset[name] = Draws((groups,), seeds, side.limits)
+        draws.append(by_subset)
+    return draws
 
 
 def interval(draws: Draws, level: float = 0.95) -> Interval:
-    """The percentile interval that holds ``level`` of the draws, widened if there are few groups or seeds.
-
-    It lies within the limits of the value; for a single group it is these limits.
+    """The percentile interval that holds ``level`` of the draws, within the limits of the value; for a single group it
+    is these limits. Few groups or seeds widen it by Student's t (Hesterberg 2015).
     """
     freedom = draws.freedom
     if not freedom:
@@ -176,10 +173,9 @@ def permutation(
 ) -> float:
     """The two-sided p-value of the mean difference over tasks, if chance decided which model gave which answer.
 
-    ``pairs`` has the two models' results on each task; one for a single score. On each group of examples the two
-    models' answers are swapped by a fair coin, all seeds together (Dror et al. 2018, section 3.2); p counts the data
-    themselves once (Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero"). It holds for these seeds
-    only.
+    ``pairs`` has the two models' results on each task. On each group of examples their answers are swapped by a fair
+    coin, all seeds together, so it holds for these seeds only (Dror et al. 2018, section 3.2); p counts the data
+    themselves once (Phipson and Smyth 2010).
     """
     seen = 0.0
     found = np.zeros(resamples)
@@ -199,9 +195,8 @@ def permutation(
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """McNemar's two-sided p-value, from the numbers of examples on which only one of the models is right.
-
-    Exact (binomial) below 25 such examples, otherwise by chi squared with continuity correction (Edwards 1948).
+    """McNemar's two-sided p-value, from the numbers of examples on which only one of the models is right: exact
+    (binomial) below ``EXACT_BELOW``, otherwise chi squared with continuity correction (Edwards 1948).
     """
     total = only_first + only_second
     if total < EXACT_BELOW:
@@ -211,9 +206,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def wilson(share: float, count: int, level: float = 0.95) -> Interval:
-    """The score interval of a share of ``count`` trials (Wilson 1927, "Probable Inference, the Law of Succession, and
-    Statistical Inference"), which also works for few trials and for shares of 0 and 1.
-    """
+    """The score interval of a share of ``count`` trials, also for few trials and shares of 0 and 1 (Wilson 1927)."""
     z = NormalDist().inv_cdf((1 + level) / 2)
     middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
@@ -229,10 +222,8 @@ def bootstrap_p(difference: Draws) -> float:
 
 
 def effect(one: Results, two: Results) -> float:
-    """Cohen's g: among the examples on which one model is better, the share on which it is the second, minus one half.
-
-    In [-0.5, 0.5], above 0 if the second is better more often; 0 if no example tells them apart. Better means more
-    seeds right, nearer to the number, or fewer nats. Cohen calls 0.05 small, 0.15 medium, 0.25 large.
+    """Cohen's g, in [-0.5, 0.5]: among the examples on which one model is better (``Results.advantage``), the share on
+    which it is the second, minus one half; 0 if no example tells them apart.
     """
     wins = np.sign(two.advantage(cast(Any, one)))
     told = np.count_nonzero(wins)
@@ -256,35 +247,45 @@ def _difference(both: Results, first: Array, second: Array) -> Array:
     return both.values(one.astype(np.float64)).mean(axis=1) - both.values(two.astype(np.float64)).mean(axis=1)
 
 
-def _drawn(units: Units, side: Results, draws: dict[str, list[Array]], rng: np.random.Generator) -> dict[str, Draws]:
-    """The draws of a side by subset, with the contribution of the seeds drawn to each."""
-    total = units.counts @ units.rows
-    found = {}
-    chosen = None
-    for name, mask in masks(side).items():
-        values = np.concatenate(draws[name])
-        values = np.where(np.isnan(values), np.nanmean(values), values)
-        here = units.rows @ mask > 0
-        many = int(units.counts[here].sum())
-        freedom = many - len(np.unique(units.strata[here]))
-        # A resample of this many groups has (many - 1) / many of the variance.
-        spread = math.sqrt(many / freedom) if freedom else 1.0
-        groups = Part(values.mean() + (values - values.mean()) * spread, freedom)
-        (whole,) = side.values(total * mask[None])
-        chosen = _seeds(len(whole), len(values), rng) if chosen is None else chosen
-        seeds = (Part(chosen @ (whole - whole.mean()), len(whole) - 1),) if len(whole) > 1 else ()
-        found[name] = Draws((groups,), seeds, side.limits)
-    return found
-
-
-def _seeds(seeds: int, size: int, rng: np.random.Generator) -> Array:
-    """``[size, seeds]``: the weight of each seed in each resample."""
-    if seeds == 1:
-        return np.ones((size, 1))
-    return rng.multinomial(seeds - 1, np.full(seeds, 1 / seeds), size=size) / (seeds - 1)
-
-
 def _chunks(resamples: int, width: int) -> Iterator[int]:
     most = max(1, CHUNK // width)
     for start in range(0, resamples, most):
         yield min(most, resamples - start)
+
+
+@dataclass(frozen=True)
+class Units:
+    """U kinds of groups, made of K distinct results."""
+
+    cells: list[Results]
+    """The K results of each side."""
+    rows: csr_array
+    """``[U, K]``: how many examples of a group have each result."""
+    counts: Array
+    """``[U]``: how many groups are of each kind."""
+    strata: Array
+    """``[U]``: groups with the same number are drawn together: they are in one subset, or in several that share
+    groups."""
+
+
+def units_of(sides: Sequence[Results]) -> Units:
+    """The distinct results and the distinct groups of them.
+
+    If the sides have different groups, the larger groups are used.
+    """
+    columns = np.vstack([sides[0].strata, *(side.columns for side in sides)])
+    _, first, cell = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    groups = min((side.groups for side in sides), key=lambda names: len(np.unique(names)))
+    order = np.lexsort((cell, groups))
+    each = np.split(cell[order], np.flatnonzero(np.diff(groups[order])) + 1)
+    kinds, counts = zip(*sorted(Counter(tuple(cells.tolist()) for cells in each).items()), strict=True)
+    ends = np.cumsum([0, *map(len, kinds)])
+    rows = csr_array((np.ones(ends[-1]), np.concatenate(kinds), ends), shape=(len(kinds), len(first)))
+    rows.sum_duplicates()
+    # Units whose subsets chains of groups connect have the same number.
+    units, cells = rows.nonzero()
+    subsets = sides[0].strata[first]
+    size = rows.shape[0] + int(subsets.max()) + 1
+    edges = (np.ones(len(units)), (units, rows.shape[0] + subsets[cells]))
+    strata = connected_components(coo_array(edges, shape=(size, size)), directed=False)[1][: rows.shape[0]]
+    return Units([side.take(first) for side in sides], rows, np.array(counts), strata)

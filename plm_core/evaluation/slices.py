@@ -1,10 +1,7 @@
 """Slices: parts of a test set with scores of their own. Used by the report and by fewshot.
 
-The facts about an example that need no model are a row of ``<task>.csv``: ``id,words,subset,overlap``, written by the
-stage slices. ``words`` and ``overlap`` (the share of its n-grams that occurs in the training text) are those of
-``overlap.py``, over both texts of a pair.
-
-N examples.
+The stage slices writes the facts about N examples that need no model, a row each of ``<task>.csv``:
+``id,words,subset,overlap``, words and overlap as ``overlap.py`` has them.
 """
 
 import csv
@@ -42,7 +39,7 @@ class Slice:
     """A part of a test set."""
 
     kind: str
-    """The kind of slice: length, source, label, overlap."""
+    """length, source, label or overlap."""
     name: str
     members: Array
     """``[N]`` bool."""

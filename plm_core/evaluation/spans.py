@@ -1,14 +1,10 @@
-"""Scores of texts inside texts: entity F1 of labelled tokens, exact match and F1 of answers; and of minimal pairs.
+"""What an example adds to a score of entities, of answers inside texts, or of minimal pairs."""
 
-For fine-tuning on named entities and on question answering, and for evidence. Pure functions of texts; no tokenizer is
-involved.
-"""
-
-import json
 import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 Entity = tuple[int, int, str]
 """First token, one past the last, type."""
@@ -41,36 +37,6 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
-def entity_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
-    """F1 of the entities of all sentences together (the micro average): an entity is right if its place and type are.
-
-    0 if no entity is right, even if there is none at all, as in seqeval (Nakayama 2018) and in conlleval (Tjong Kim
-    Sang and De Meulder 2003).
-
-    Raises:
-        ValueError: there are no sentences, the numbers of sentences or of tags differ, or a tag is not IOB2.
-    """
-    if not references or len(predictions) != len(references):
-        raise ValueError(f"{len(predictions)} sentences for {len(references)}; expected equal numbers, at least one")
-    above = below = 0
-    for number, (said, true) in enumerate(zip(predictions, references, strict=True), start=1):
-        if len(said) != len(true):
-            raise ValueError(f"sentence {number}: {len(said)} tags for {len(true)}; expected equal numbers")
-        counts = entity_counts(said, true)
-        above, below = above + counts[0], below + counts[1]
-    return above / below if below else 0.0
-
-
-def entity_counts(said: Sequence[str], true: Sequence[str]) -> tuple[int, int]:
-    """The numerator and denominator that a sentence adds to the F1: 2 right, answered + true.
-
-    Raises:
-        ValueError: a tag is not IOB2.
-    """
-    one, two = set(entities(said)), set(entities(true))
-    return 2 * len(one & two), len(one) + len(two)
-
-
 def normalized_answer(text: str) -> str:
     """An answer as SQuAD compares it: lowercase, without punctuation, articles and extra whitespace.
 
@@ -92,38 +58,34 @@ def answer_f1(prediction: str, answers: Sequence[str]) -> float:
     from the script of 1.1 for empty answers only.
     """
     said = normalized_answer(prediction).split()
-    return max(_words_f1(said, answer.split()) for answer in _golden(answers))
+    best = 0.0
+    for true in (answer.split() for answer in _golden(answers)):
+        same = (Counter(said) & Counter(true)).total()
+        best = max(best, 2 * same / (len(said) + len(true)) if said and true else float(said == true))
+    return best
 
 
-def counts(score: str, prediction: str, label: str) -> tuple[float, float]:
-    """The numerator and denominator that an example adds to a score of entities, answers or pairs.
+def counts(score: str, said: Any, true: Any) -> tuple[float, float]:
+    """The numerator and denominator that an example adds to a score: of the tags of a sentence, the text of an answer
+    and the list of right ones, or a choice in ``RIGHT``.
 
-    ``prediction`` and ``label`` are as in evidence: tags joined by spaces; a text, and a JSON list of right ones; one
-    of ``RIGHT``.
+    ``entity_f1`` is the micro average over all sentences: 2 right / (answered + true), an entity being right if its
+    place and type are; 0 if none is, even if there is none at all, as in seqeval (Nakayama 2018) and in conlleval
+    (Tjong Kim Sang and De Meulder 2003).
 
     Raises:
-        ValueError: they are not, or their lengths differ.
+        ValueError: a tag is not IOB2, the numbers of tags differ, or the choice is unknown.
     """
     if score == "entity_f1":
-        said, true = prediction.split(" "), label.split(" ")
         if len(said) != len(true):
             raise ValueError(f"{len(said)} tags for {len(true)} words")
-        return entity_counts(said, true)
+        one, two = set(entities(said)), set(entities(true))
+        return 2 * len(one & two), len(one) + len(two)
     if score == "pair_accuracy":
-        if prediction not in RIGHT:
-            raise ValueError(f"the prediction {prediction!r} is not one of {', '.join(RIGHT)}")
-        return RIGHT[prediction], 1.0
-    answers = json.loads(label)
-    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise ValueError(f"the label {label[:99]}; expected a JSON list of texts")
-    return (exact_match if score == "exact_match" else answer_f1)(prediction, answers), 1.0
-
-
-def _words_f1(said: Sequence[str], true: Sequence[str]) -> float:
-    if not said or not true:
-        return float(said == true)
-    same = (Counter(said) & Counter(true)).total()
-    return 2 * same / (len(said) + len(true))
+        if said not in RIGHT:
+            raise ValueError(f"the prediction {said!r} is not one of {', '.join(RIGHT)}")
+        return RIGHT[said], 1.0
+    return (exact_match if score == "exact_match" else answer_f1)(said, true), 1.0
 
 
 def _golden(answers: Sequence[str]) -> list[str]:

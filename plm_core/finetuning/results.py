@@ -14,7 +14,7 @@ from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.config import UserError
 from plm_core.evaluation import metrics
 from plm_core.evaluation.answers import of_numbers
-from plm_core.evaluation.parsing import check_labels
+from plm_core.evaluation.evidence import check_labels
 from plm_core.finetuning.featurize import Rows
 from plm_core.finetuning.heads import Predicted, TaskHead, answered_rows
 from plm_core.text.tokenizer import Tokenizer

@@ -40,7 +40,7 @@ class Objective(ABC):
     """How such a model predicts the next token: a ``plm_core.generation.decoding.Reader``. None: it cannot continue
     texts."""
     filler: ClassVar[str | None] = None
-    """How such a model fills a blank: a ``plm_core.evaluation.cloze.Filler``. None: it cannot."""
+    """How such a model fills a blank: a ``plm_core.evaluation.samples.Filler``. None: it cannot."""
     ranker: ClassVar[str | None] = None
     """How such a model chooses which option follows a prompt: a ``plm_core.evaluation.fewshot.Ranker``. None: it
     cannot."""

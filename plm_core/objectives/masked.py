@@ -71,7 +71,7 @@ class Masked(Objective):
         excerpt=True,
     )
     input_format = "plm_core.finetuning.input_formats:CLS_FIRST"
-    filler = "plm_core.evaluation.cloze:fill"
+    filler = "plm_core.evaluation.samples:fill"
     frame = (CLS,), (SEP,)
     legend = "<mask: word> is what was read and what was to be predicted; the first may be another word, or the same."
 

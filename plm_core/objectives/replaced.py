@@ -56,7 +56,7 @@ class Replaced(Objective):
         excerpt=True,
     )
     input_format = "plm_core.finetuning.input_formats:CLS_FIRST"
-    filler = "plm_core.evaluation.cloze:fill"
+    filler = "plm_core.evaluation.samples:fill"
     frame = (CLS,), (SEP,)
     legend = "<mask: word> was to be predicted by the generator; the discriminator read its guess in the mask's stead."
 

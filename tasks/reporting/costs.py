@@ -1,7 +1,6 @@
-"""What training runs cost: points for MLflow, a note for the terminal, a file for a page.
+"""What training runs cost: points for MLflow, a note for the terminal, a file for a page (``meters.py``).
 
-Each training run keeps ``artifacts/meters/<stage>.json``. It is not an output of its stage, because it differs between
-machines. ``meters.py`` makes a page of all of them.
+The file, ``artifacts/meters/<stage>.json``, is not an output of its stage, because it differs between machines.
 """
 
 import json
@@ -50,21 +49,6 @@ class Taken:
     joules: float | None = 0.0
     cost: float | None = 0.0
 
-    def add(self, meters: Throughput, steps: int, first: bool) -> None:
-        """Add the measurements of this many steps; an unknown one makes its sum unknown."""
-        self.steps += steps
-        self.positions += meters.positions
-        self.peak_memory = max(self.peak_memory, meters.peak_memory)
-        self.joules = _sum(self.joules, meters.joules)
-        if first:
-            return
-        self.timed_positions += meters.positions
-        self.timed_seconds += meters.seconds
-        for name, seconds in meters.split.items():
-            self.split[name] = self.split.get(name, 0.0) + seconds
-        self.mfu_measured = _sum(self.mfu_measured, meters.mfu_measured, meters.seconds)
-        self.mfu_datasheet = _sum(self.mfu_datasheet, meters.mfu_datasheet, meters.seconds)
-
 
 class CostReport:
     """Collects the costs of one training run: ``add`` each report, then take its ``points`` and its ``note``.
@@ -87,8 +71,8 @@ class CostReport:
             before.device, before.threads = self.taken.device, self.taken.threads
             self.taken = before
         self._since = monotonic()
-        self._read_so_far = 0
-        self._last: tuple[Throughput, int, bool] | None = None
+        self._points: dict[str, float] = {}
+        self._note = ""
 
     def __enter__(self) -> Self:
         return self
@@ -99,18 +83,52 @@ class CostReport:
         self._keep()
 
     def add(self, steps: int, read: int, meters: Throughput | None, first: bool) -> None:
-        """Add a report on this many steps: the positions read in total so far, and its meters (None if restored)."""
-        self._read_so_far = read
-        self._last = None
-        if meters is not None:
-            self._pay()
-            self.taken.add(meters, steps, first)
-            self._last = meters, steps, first
-            if self._budget:
-                self._keep()  # what was spent stays spent, even if this process is killed
+        """Add a report on this many steps: the positions read in total so far, and its meters (None if restored).
+
+        An unknown measurement makes its sum unknown.
+        """
+        self._points = {}
+        self._note = ""
+        if meters is None:
+            return
+        self._pay()
+        taken = self.taken
+        taken.steps += steps
+        taken.positions += meters.positions
+        taken.peak_memory = max(taken.peak_memory, meters.peak_memory)
+        taken.joules = _sum(taken.joules, meters.joules)
+        memory = meters.peak_memory / GIB
+        points: dict[str, float | None] = {
+            "seconds": taken.seconds,
+            "peak_memory_gib": memory,
+            "joules": taken.joules,
+            "cost": taken.cost,
+            "bytes_seen": None if self._per_position is None else read * self._per_position,
+        }
+        notes = []
+        # Speed is that of steps after the first report, which compiles and warms up.
+        if not first:
+            taken.timed_positions += meters.positions
+            taken.timed_seconds += meters.seconds
+            for name, seconds in meters.split.items():
+                taken.split[name] = taken.split.get(name, 0.0) + seconds
+            taken.mfu_measured = _sum(taken.mfu_measured, meters.mfu_measured, meters.seconds)
+            taken.mfu_datasheet = _sum(taken.mfu_datasheet, meters.mfu_datasheet, meters.seconds)
+            points |= {
+                "tokens_per_second": meters.tokens_per_second,
+                "mfu_measured": meters.mfu_measured,
+                "mfu_datasheet": meters.mfu_datasheet,
+            }
+            points |= {f"seconds_{name}": seconds / steps for name, seconds in meters.split.items()}
+            notes = [f"{meters.tokens_per_second:,.0f} tokens/s"]
+            notes += [] if meters.mfu_measured is None else [f"{100 * meters.mfu_measured:.0f} % MFU"]
+        self._points = {name: value for name, value in points.items() if value is not None}
+        self._note = ", ".join([*notes, f"{memory:.1f} GiB"])
+        if self._budget:
+            self._keep()  # what was spent stays spent, even if this process is killed
 
     def overspent(self) -> str:
-        """A sentence saying that the training run has used up its budget; empty while it may continue."""
+        """That the training run has used up its budget; empty while it may continue."""
         if self._budget is None or self._price is None:
             return ""
         self._pay()
@@ -125,34 +143,11 @@ class CostReport:
         ``seconds_<lap>`` are per step; ``seconds``, ``joules`` and ``cost`` are totals of what was measured so far,
         ``bytes_seen`` of all steps so far.
         """
-        if self._last is None:
-            return {}
-        meters, steps, first = self._last
-        points: dict[str, float | None] = {
-            "seconds": self.taken.seconds,
-            "peak_memory_gib": meters.peak_memory / GIB,
-            "joules": self.taken.joules,
-            "cost": self.taken.cost,
-            "bytes_seen": None if self._per_position is None else self._read_so_far * self._per_position,
-        }
-        if not first:
-            points |= {
-                "tokens_per_second": meters.tokens_per_second,
-                "mfu_measured": meters.mfu_measured,
-                "mfu_datasheet": meters.mfu_datasheet,
-            }
-            points |= {f"seconds_{name}": seconds / steps for name, seconds in meters.split.items()}
-        return {name: value for name, value in points.items() if value is not None}
+        return self._points
 
     def note(self) -> str:
         """The last report for the terminal: speed, MFU (of the measured rate) and peak memory; "" when restored."""
-        if self._last is None:
-            return ""
-        meters, _, first = self._last
-        parts = [] if first else [f"{meters.tokens_per_second:,.0f} tokens/s"]
-        if not first and meters.mfu_measured is not None:
-            parts.append(f"{meters.mfu_measured:.0%} MFU".replace("%", " %"))
-        return ", ".join([*parts, f"{meters.peak_memory / GIB:.1f} GiB"])
+        return self._note
 
     def _keep(self) -> None:
         if not leads():

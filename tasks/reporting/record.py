@@ -11,10 +11,10 @@ from typing import Any, TypedDict
 from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.evidence import LIKELIHOOD
-from plm_core.evaluation.verdicts import Evidence
+from plm_core.evaluation.gate import Evidence
 from plm_core.templates import plain, render
-from tasks.reporting.diagnosis import FEWEST, RESAMPLES, score_of, sliced
 from tasks.reporting.page import page
+from tasks.reporting.scores import FEWEST, RESAMPLES, score_of, sliced
 
 LIMIT = 5_000
 """Characters of a description that MLflow's databases keep; SQLite keeps more, but a registry may move."""
@@ -63,6 +63,14 @@ def record(
     notes += [] if any(side["samples"] for side in sides) else ["samples: none are kept"]
     facts = _facts(evidence, sides)
     roles = ["champion", "challenger"][-len(sides) :]
+    samples = []
+    for number, sample in ((i, sample) for i, side in enumerate(sides) for sample in side["samples"][:PROMPTS]):
+        if "cloze" in sample:
+            fills = (f"{word.removeprefix('▁')} ({share:.0%})" for word, share in sample["fills"][:FILLS])
+            samples.append({"side": number, "given": _short(sample["cloze"]), "text": ", ".join(fills)})
+        else:
+            written = _short(sample["continuation"])
+            samples.append({"side": number, "given": _short(sample["prompt"]), "text": written})
     return render(
         "tasks/reporting/templates/record.md.j2",
         decision=decision,
@@ -74,7 +82,7 @@ def record(
         unknown=[name for name, cells in facts.items() if set(cells) == {UNKNOWN}],
         slices=list(_slices(evidence, notes)),
         notes=notes,
-        samples=[each for number, side in enumerate(sides) for each in _samples(number, side)],
+        samples=samples,
         experiment=experiment,
         fewest=FEWEST,
         level=level,
@@ -146,16 +154,6 @@ def _slices(evidence: Sequence[Evidence], notes: list[str]) -> Iterator[dict[str
                     interval = significance.interval(ours[""] - theirs[""])
                     told |= {"difference": scores[1] - scores[0], "interval": interval}
                 yield told
-
-
-def _samples(number: int, side: Side) -> Iterator[dict[str, Any]]:
-    """What a side was prompted with and what it wrote."""
-    for sample in side["samples"][:PROMPTS]:
-        if "cloze" in sample:
-            fills = (f"{word.removeprefix('▁')} ({share:.0%})" for word, share in sample["fills"][:FILLS])
-            yield {"side": number, "given": _short(sample["cloze"]), "text": ", ".join(fills)}
-        else:
-            yield {"side": number, "given": _short(sample["prompt"]), "text": _short(sample["continuation"])}
 
 
 def _short(text: str) -> str:

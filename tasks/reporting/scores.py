@@ -1,147 +1,265 @@
-"""The report's section on fine-tuning: scores with their intervals, the better models, and confused classes.
+"""The report's sections on scores: fine-tuned models with the details of each task, minimal pairs, answers to prompts.
 
-All of it comes from the evidence, example by example, and from the metrics files. Used by the stage report.
+All of it comes from the evidence, example by example, and from examples, slices and metrics files.
 """
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from plm_core.benchmarks import task as glue
-from plm_core.evaluation import significance
-from plm_core.evaluation.answers import Answers
-from plm_core.evaluation.comparison import Comparison, Estimate, compare
+from plm_core.benchmarks.checks import TOLERANCE
+from plm_core.benchmarks.examples import file_of
+from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
+from plm_core.benchmarks.task import read_examples
+from plm_core.config import UserError
+from plm_core.evaluation import minimal_pairs, significance
+from plm_core.evaluation.answers import Answers, of_numbers, score_by_subset
+from plm_core.evaluation.calibration import bins, calibration
+from plm_core.evaluation.comparison import Estimate, compare
 from plm_core.evaluation.evidence import Table, read_task
+from plm_core.evaluation.slices import CONTAMINATED, Slice, read_slices, slices
+from plm_core.evaluation.spans import TIE
 from plm_core.shared import paths
-from tasks.reporting import diagnosis
 from tasks.reporting.page import drawn, plotting
+from tasks.settings import params
 
 MOST_CLASSES = 8
-"""More do not fit into a picture."""
+"""A picture of confusions has room for no more."""
+CHECKS = "checks/"
+"""The prefix of the metrics of behavioural checks."""
 UNSHOWN = ("score", "baseline", "best_step")
 """Metrics that are shown elsewhere."""
+FEWEST = 20
+"""For fewer examples no score is shown: its interval would contain almost any value."""
+WORST = 5
+"""The number of answers listed per model."""
+LETTERS = 160
+"""The number of characters shown of each text."""
+RESAMPLES = 2_000
+"""For the interval of a slice: there are many slices, and their intervals are wide."""
+LIMITS = {"contaminated": CONTAMINATED, "fewest": FEWEST, "tolerance": TOLERANCE}
+"""The numbers that the page mentions."""
 
-Tables = dict[str, dict[str, Table]]
-"""Evidence by task and model."""
+
+def metrics_of(name: str) -> dict[str, Any]:
+    """The content of the metrics file of a stage with this name."""
+    return json.loads((paths.METRICS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def finetuned(
     models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int], share: float
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The section's figures, and its pictures by file name; ``tasks`` gives the task that each was fine-tuned after.
-
-    The gate never sees ``share`` of the examples.
+    """The figures of the section, and its pictures by file name; ``tasks`` gives the task that each was fine-tuned
+    after. The gate never sees ``share`` of the examples.
 
     Raises:
-        UserError: evidence is missing or damaged.
+        UserError: evidence, examples or slices are missing, damaged or not of the same examples.
     """
     # By seed: the file of a seed that was removed from the parameters is still there.
     files = {(m, t): [paths.EVIDENCE / m / f"{t}.{seed}.csv" for seed in seeds] for m in models for t in tasks}
     tables = {task: {model: read_task(files[model, task]) for model in models} for task in tasks}
-    told = [_task(task, rows, seeds, share) for task, rows in tables.items()]
+    pictures: dict[str, str] = {}
+    details = []
+    for name, rows in tables.items():
+        task = glue.read_task(paths.EXAMPLES / name)
+        metrics = {}
+        for model in models:
+            by_seed = [metrics_of(f"finetune-{model}-{name}-{seed}") for seed in seeds]
+            metrics[model] = {metric: [values[metric] for values in by_seed] for metric in by_seed[0]}
+        results: dict[str, Any] = {model: table.results for model, table in rows.items()}
+        # Behind the score: slices, checks, confusions, calibration.
+        parts = sliced(name, rows.values())
+        checks = dict.fromkeys(m.split("/")[1] for each in metrics.values() for m in each if m.startswith(CHECKS))
+        classes = task.labels if all(isinstance(answers, Answers) for answers in results.values()) else ()
+        if confused := 0 < len(classes) <= MOST_CLASSES:
+            pictures[f"confusion-{name}.svg"] = _confusions(results, task.labels)
+        calibrations = {}
+        sure = {model: np.asarray(table.confidences, dtype=float) for model, table in rows.items()}
+        if not any(np.isnan(confidences).any() for confidences in sure.values()):
+            answers = {model: (sure[model], results[model].right()) for model in models}
+            calibrations = {model: calibration(*pair) for model, pair in answers.items()}
+            pictures[f"reliability-{name}.svg"] = _reliability(answers)
+        one, shown = rows[models[0]], metrics[models[0]]
+        details.append(
+            {
+                "name": name,
+                "after": tasks[name],
+                "question": task.question,
+                "kind": task.kind,
+                "score": results[models[0]].score,
+                "metrics": metrics,
+                "shown": [metric for metric in shown if metric not in UNSHOWN and not metric.startswith(CHECKS)],
+                "groups": one.groups,
+                "apart": _apart(rows, share),
+                "intervals": {model: significance.interval_of(answers) for model, answers in results.items()},
+                "constant": {model: always for model, answers in results.items() if (always := _constant(answers))},
+                "confused": confused,
+                "slices": parts if parts is None else [_shown(each) for each in parts],
+                "worst": _worst(task, rows),
+                "checks": {check: [_failed(each, CHECKS + check) for each in metrics.values()] for check in checks},
+                "calibrations": calibrations,
+            }
+        )
+    # What is known without a model: the stage baseline's answers, where it has run.
+    words = {task: paths.WORDS / f"{task}.{paths.WORDS_SEED}.csv" for task in tasks}
+    known = [t for t, file in words.items() if file.is_file() and (paths.METRICS / f"baseline-{t}.json").is_file()]
+    guesses: dict[str, list[float | None]] = {}
+    for figure in ("score", "baseline"):
+        each: list[Any] = [metrics_of(f"baseline-{t}")[figure] if t in known else None for t in tasks]
+        mean = [float(np.mean(each)) if len(known) == len(tasks) else None] if len(tasks) > 1 else []
+        guesses[figure] = [*each, *mean]
+    # Every two models on all tasks, and each with words alone, except on tasks learned after another.
+    alone = [task for task in known if tasks[task] is None]
+    pairs = [(*two, list(tasks)) for two in itertools.combinations(models, 2)] if tasks else []
+    pairs += [(model, paths.WORDS.name, alone) for model in models if alone]
+    compared = []
+    for first, second, names in pairs:
+        only = [f"{task}.{seed}.csv" for task in names for seed in {paths.WORDS_SEED, *seeds}]
+        compared.append(compare((paths.EVIDENCE / first, paths.EVIDENCE / second), (first, second), only=only))
     several = models if len(tables) > 1 else ()
     section = {
         "models": list(models),
         "seeds": len(seeds),
-        "limits": diagnosis.LIMITS,
-        "tasks": [figures | {"after": tasks[figures["name"]]} for figures, _ in told],
+        "limits": LIMITS,
+        "tasks": details,
         "means": {model: np.mean([rows[model].value for rows in tables.values()]) for model in several},
-        "guesses": {name: _guesses(tables, name) for name in ("score", "baseline")},
-        "unknown": [task for task in tables if not _known(task)],
-        "pairs": _pairs(models, tasks, seeds) if tasks else [],
+        "guesses": guesses,
+        "unknown": [task for task in tasks if task not in known],
+        "pairs": compared,
     }
-    return section, {name: picture for _, pictures in told for name, picture in pictures.items()}
+    return section, pictures
 
 
-def _task(
-    task: str, rows: dict[str, Table], seeds: Sequence[int], share: float
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """A task's figures, and its pictures."""
-    described = glue.read_task(paths.EXAMPLES / task)
-    metrics = {}
-    for model in rows:
-        each = [metrics_of(f"finetune-{model}-{task}-{seed}") for seed in seeds]
-        metrics[model] = {name: [found[name] for found in each] for name in each[0]}
-    behind, pictures = diagnosis.behind(described, rows, metrics)
-    classes = described.labels if all(isinstance(found.results, Answers) for found in rows.values()) else ()
-    if confused := 0 < len(classes) <= MOST_CLASSES:
-        pictures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
-    names = next(iter(metrics.values()))
-    figures = behind | {
-        "name": task,
-        "question": described.question,
-        "kind": described.kind,
-        "score": next(iter(rows.values())).results.score,  # type: ignore[union-attr]
-        "metrics": metrics,
-        "shown": [name for name in names if name not in UNSHOWN and not name.startswith(diagnosis.CHECKS)],
-        "groups": next(iter(rows.values())).groups,
-        "apart": apart(rows, share),
-        "intervals": {model: significance.interval_of(found.results) for model, found in rows.items()},
-        "constant": {model: always for model, found in rows.items() if (always := _constant(found))},
-        "confused": confused,
-    }
-    return figures, pictures
+def sliced(task: str, tables: Iterable[Table]) -> list[tuple[Slice, ...]] | None:
+    """The slices of a task's test examples, of each table in turn; None if the stage slices has not run.
 
-
-def apart(rows: Mapping[str, Table], share: float) -> dict[str, Any] | None:
-    """How many examples the gate never sees, and each model's score on them; None if it sees all."""
-    parts = {model: found.parted(share)[1] for model, found in rows.items()}
-    some = next(iter(parts.values()))
-    if some is None:
+    Raises:
+        UserError: the output of the stage slices lacks an example.
+    """
+    path = paths.SLICES / f"{task}.csv"
+    if not path.is_file():
         return None
-    told = {
-        model: Estimate(part.value, significance.interval_of(part.results)) for model, part in parts.items() if part
-    }
-    return {"examples": len(some.examples), "groups": some.groups, "scores": told}
+    facts = read_slices(path)
+    columns: list[list[Slice]] = []
+    for table in tables:
+        if missing := [name for name in table.ids if name not in facts]:
+            raise UserError(
+                f"{path}: lacks the example {missing[0]!r}; run its stage again (`dvc repro slices@{task}`)"
+            )
+        columns.append(slices([facts[name] for name in table.ids], table.results))
+    return list(zip(*columns, strict=True))
 
 
-def _guesses(tables: Tables, name: str) -> list[float | None]:
-    """A figure of the stage baseline for each task, and the mean of several tasks if all are known."""
-    each = [metrics_of(f"baseline-{task}")[name] if _known(task) else None for task in tables]
-    known = [value for value in each if value is not None]
-    mean = float(np.mean(known)) if known and len(known) == len(each) else None
-    return [*each, mean] if len(each) > 1 else [*each]
+def score_of(part: Slice) -> float:
+    """The mean score over seeds on the examples of a slice."""
+    return float(part.results.values(np.ones((1, int(part.members.sum())))).mean())
 
 
-def _known(task: str) -> bool:
-    """Whether the evidence and the metrics of the stage baseline exist."""
-    evidence = paths.WORDS / f"{task}.{paths.WORDS_SEED}.csv"
-    return evidence.is_file() and (paths.METRICS / f"baseline-{task}.json").is_file()
+def _shown(parts: Sequence[Slice]) -> dict[str, Any]:
+    """A slice with each model's score and its interval, or why there is none."""
+    examples = int(parts[0].members.sum())
+    scores: list[Estimate | str] = []
+    for part in parts:
+        if examples < FEWEST or not part.scored:
+            scores.append("too few" if examples < FEWEST else "equal labels")
+        else:
+            scores.append(Estimate(score_of(part), significance.interval_of(part.results, resamples=RESAMPLES)))
+    return {"kind": parts[0].kind, "name": parts[0].name, "examples": examples, "scores": scores}
 
 
-def _pairs(models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int]) -> list[Comparison]:
-    """Every two models on all tasks, and each with words alone, except on tasks learned after another."""
-    alone = [task for task, before in tasks.items() if before is None and _known(task)]
-    pairs = [(one, two, list(tasks)) for one, two in itertools.combinations(models, 2)]
-    pairs += [(model, paths.WORDS.name, alone) for model in models if alone]
-    compared = []
-    for one, two, names in pairs:
-        files = [f"{task}.{seed}.csv" for task in names for seed in {paths.WORDS_SEED, *seeds}]
-        compared.append(compare((paths.EVIDENCE / one, paths.EVIDENCE / two), (one, two), only=files))
-    return compared
+def _apart(rows: Mapping[str, Table], share: float) -> dict[str, Any] | None:
+    """How many examples the gate never sees, and each model's score on them; None if it sees all."""
+    parts = {model: part for model, table in rows.items() if (part := table.parted(share)[1])}
+    if not parts:
+        return None
+    some = next(iter(parts.values()))
+    scores = {m: Estimate(part.value, significance.interval_of(part.results)) for m, part in parts.items()}
+    return {"examples": len(some.examples), "groups": some.groups, "scores": scores}
 
 
-def _constant(found: Table) -> list[str]:
+def _constant(answers: Any) -> list[str]:
     """The class of each seed that gives the same answer to every example."""
-    answers = found.results
     if not isinstance(answers, Answers) or not answers.classes:
         return []
     return [answers.classes[int(each[0])] for each in answers.predictions if len(set(each)) == 1]
 
 
-def _confusions(rows: dict[str, Table], labels: Sequence[str]) -> str:
+def _failed(metrics: Mapping[str, Sequence[float]], check: str) -> tuple[int, Estimate]:
+    """How often a model was asked, and the share of these that it fails."""
+    asked = int(metrics[f"{check}/asked"][0])
+    share = float(np.mean(metrics[f"{check}/failed"])) / asked
+    return asked, Estimate(share, significance.wilson(share, asked))
+
+
+def _worst(task: glue.GlueTask, rows: Mapping[str, Table]) -> list[dict[str, Any]]:
+    """The examples on which each model is most confidently wrong, or furthest off, with their texts."""
+    path = file_of(paths.EXAMPLES / task.name, "test")
+    examples = {example.id: example for example in read_examples(path, task)}
+    listed = []
+    for model, table in rows.items():
+        results: Any = table.results
+        if of_numbers(results.score):
+            how = np.abs(results.predictions - results.labels).mean(axis=0)
+            places = np.argsort(-how, kind="stable")[:WORST].tolist()
+            answers = {i: f"{results.predictions[:, i].mean():.3g}" for i in places}
+        else:
+            # A seed that is right counts as 0.
+            right = results.right()
+            wrong = np.where(right, 0.0, np.nan_to_num(np.asarray(table.confidences, dtype=float)))
+            how = wrong.mean(axis=0)
+            places = [i for i in np.argsort(-how, kind="stable")[:WORST].tolist() if not right[:, i].all()]
+            answers = {i: table.predictions[wrong[:, i].argmax()][i] for i in places}
+        for i in places:
+            if (name := table.ids[i]) not in examples:
+                raise UserError(f"{path}: lacks the example {name!r}; run `dvc repro finetune` again")
+            texts = {"label": table.labels[i], "answer": answers[i], "a": examples[name].a, "b": examples[name].b}
+            row = {"model": model, "id": name, "how": float(how[i])}
+            listed.append(row | {key: _cut(text) for key, text in texts.items()})
+    return listed
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= LETTERS else f"{text[:LETTERS].rsplit(maxsplit=1)[0]} ..."
+
+
+def _reliability(answers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    """Plot accuracy by confidence, over the answers of all seeds, and below it a histogram of confidence.
+
+    ``answers`` are each model's confidences and whether they are right, ``[S, N]``.
+    """
+    pyplot = plotting()
+    figure, (above, below) = pyplot.subplots(
+        2, 1, figsize=(5.2, 5.2), height_ratios=(3, 1), sharex=True, layout="constrained"
+    )
+    low = min(float(sure.min()) for sure, _ in answers.values())
+    edges = np.linspace(np.floor(low * 20) / 20, 1, 21)
+    above.plot(edges[[0, -1]], edges[[0, -1]], color="gray", lw=1, ls=":", label="perfectly calibrated")
+    for model, (sure, right) in answers.items():
+        counts, means, shares = bins(sure.ravel(), right.ravel())
+        least, most = int(counts.min()), int(counts.max())
+        size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        (line,) = above.plot(means, shares, "o-", ms=4, lw=1.2, label=f"{model} ({size} answers per point)")
+        below.hist(sure.ravel(), edges, histtype="step", color=line.get_color())
+    above.set(ylabel="accuracy", ylim=(-0.02, 1.02))
+    above.legend(frameon=False, fontsize="small")
+    below.set(xlabel="confidence", ylabel="answers")
+    for axes in (above, below):
+        axes.grid(alpha=0.25)
+    return drawn(figure)
+
+
+def _confusions(results: Mapping[str, Answers], labels: Sequence[str]) -> str:
     """Plot the confusion matrix of each model: shares of each true class, all seeds together."""
     pyplot = plotting()
     side = 1.6 + 0.55 * len(labels)
     figure, all_axes = pyplot.subplots(
-        1, len(rows), figsize=(side * len(rows) + 1, side), squeeze=False, layout="constrained", sharey=True
+        1, len(results), figsize=(side * len(results) + 1, side), squeeze=False, layout="constrained", sharey=True
     )
-    for axes, (model, found) in zip(all_axes[0], rows.items(), strict=True):
-        answers = found.results
-        assert isinstance(answers, Answers)
+    for axes, (model, answers) in zip(all_axes[0], results.items(), strict=True):
         place = np.array([labels.index(name) if name in labels else -1 for name in answers.classes])
         counts = np.zeros((len(labels), len(labels)))
         for predictions in answers.predictions:
@@ -157,6 +275,61 @@ def _confusions(rows: dict[str, Table], labels: Sequence[str]) -> str:
     return drawn(figure)
 
 
-def metrics_of(name: str) -> dict[str, Any]:
-    """The content of the metrics file of a stage with this name."""
-    return json.loads((paths.METRICS / f"{name}.json").read_text(encoding="utf-8"))
+def pairs(models: Sequence[str], share: float) -> list[dict[str, Any]]:
+    """The figures of each set of minimal pairs; the gate never sees ``share`` of the documents."""
+    names = [*models, paths.NGRAM.name]
+    sets = []
+    for name in params.section_names("pairs"):
+        file = minimal_pairs.file_of(name)
+        files = {model: paths.EVIDENCE / model / file for model in names}
+        tables = {model: read_task([path]) for model, path in files.items() if path.is_file()}
+        asked = [model for model in models if model in tables]
+        sizes: dict[str, int] = {}
+        for table in list(tables.values())[:1]:
+            strata, subsets = table.results.strata, table.results.subsets
+            sizes = {"": len(strata)} | {part: int((strata == i).sum()) for i, part in enumerate(subsets) if part}
+        by_paradigm = {}
+        for model, table in tables.items():
+            (draws,) = significance.bootstrap([table.results], significance.generator())
+            values = score_by_subset(table.results)
+            by_paradigm[model] = {part: Estimate(values[part], significance.interval(d)) for part, d in draws.items()}
+        against = []
+        for model in asked if paths.NGRAM.name in tables else ():
+            folders = (paths.NGRAM, paths.EVIDENCE / model)
+            compared = compare(folders, (paths.NGRAM.name, model), only=[file]).tasks[0]
+            against.append({"second": model, "difference": compared.difference, "better": compared.better})
+        sets.append(
+            {
+                "name": name,
+                "without": [model for model in names if model not in tables],
+                "found": by_paradigm,
+                "sizes": sizes,
+                "groups": next(iter(tables.values())).groups if tables else 0,
+                "ties": {model: ties for model, table in tables.items() if (ties := table.predictions[0].count(TIE))},
+                "apart": _apart({model: tables[model] for model in asked}, share),
+                "against": against,
+            }
+        )
+    return sets
+
+
+def unfinetuned() -> dict[str, Any]:
+    """The figures of the answers to prompts; those of a task by model and number of shots."""
+    config = params.section("fewshot", FewshotConfig)
+    tasks = config.asked(params.names("finetune.tasks"))
+    if not (config.models and tasks and config.shots):
+        return {"asked": False, "without": [], "tasks": []}
+    files = {model: paths.METRICS / f"fewshot-{model}.json" for model in config.models}
+    metrics = {model: json.loads(file.read_text("utf-8")) for model, file in files.items() if file.is_file()}
+    details = []
+    for name in tasks if metrics else []:
+        task = glue.read_task(paths.EXAMPLES / name)
+        figures = {
+            (model, shots): {key.removeprefix(begin): value for key, value in each.items() if key.startswith(begin)}
+            for model, each in metrics.items()
+            for shots in config.shots
+            for begin in [f"{name}/{shots}/"]
+        }
+        prompt = prompt_of(task, config.prompts)
+        details.append({"name": name, "score": task.score, "prompt": prompt, "found": figures})
+    return {"asked": True, "config": config, "without": [m for m in files if m not in metrics], "tasks": details}

@@ -1,7 +1,4 @@
-"""What is known of a model besides its evidence, for the run of its version in MLflow.
-
-Used by ``tasks/package.py``. All of it is for people: what is missing is left out.
-"""
+"""What is known of a model besides its evidence, for the run of its version in MLflow; what is missing is left out."""
 
 import contextlib
 import json
@@ -40,20 +37,22 @@ def facts(model: str) -> Facts:
     inputs = [*filter(Path.exists, splits), *sorted(paths.EXAMPLES.glob("*"))]
     data = {path.as_posix(): sha256_path(path) for path in inputs}
     sections = {"pretrain": _section(f"pretrain.{model}"), "finetune": _section("finetune")}
-    metrics_file = paths.METRICS / f"pretrain-{model}.json"
-    trained = json.loads(metrics_file.read_text(encoding="utf-8")) if metrics_file.is_file() else {}
+    metrics: dict[str, float] = {}
+    trained = paths.METRICS / f"pretrain-{model}.json"
+    if trained.is_file():
+        found = json.loads(trained.read_text(encoding="utf-8"))
+        metrics |= {name: found[name] for name in SIZES if name in found}
     taken = read(paths.METERS / f"pretrain-{model}.json")
-    cost: dict[str, float | None] = {}
     if taken is not None and taken.finished:
         sections["device"] = taken.device
         cost = {"seconds": taken.seconds, "joules": taken.joules, "cost": taken.cost}
-        cost["peak_memory_gib"] = taken.peak_memory / GIB
-    known = {name: value for name, value in cost.items() if value is not None}
+        metrics |= {name: value for name, value in cost.items() if value is not None}
+        metrics["peak_memory_gib"] = taken.peak_memory / GIB
     files = {"": paths.REPORT, "samples": paths.SAMPLES / f"{model}.json"}
     return Facts(
         labels(model, data),
         {name: section for name, section in sections.items() if section is not None},
-        {name: trained[name] for name in SIZES if name in trained} | known,
+        metrics,
         data,
         {folder: path for folder, path in files.items() if path.exists()},
     )

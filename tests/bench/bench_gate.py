@@ -19,10 +19,9 @@ from scipy.stats import norm
 
 from plm_core.evaluation.answers import Answers, score_by_subset
 from plm_core.evaluation.evidence import Table
-from plm_core.evaluation.gate import decide
+from plm_core.evaluation.gate import Evidence, decide
 from plm_core.evaluation.rules import GateRules, MetricRule
 from plm_core.evaluation.significance import wilson
-from plm_core.evaluation.verdicts import Evidence
 from plm_core.files import atomic_text
 
 OUT = Path("artifacts/bench/gate.json")

@@ -1,11 +1,8 @@
 """How likely a text is to a model: the measured quantity depends on its objective. Used wherever models are scored.
 
-Models of different objectives have different quantities, because they do not predict a token from the same context: a
-causal model from the tokens before it, a masked model from all the others, a permutation model from those before it in
-some order. Each quantity has its own name, and only numbers of the same name may be compared.
-
-If the tokenizer is lossy (WordPiece), the likelihood is that of the tokens, not of the text: what it drops costs
-nothing, -log p(tokens) <= -log p(text). Its name says so, and it compares only models with the very same tokenizer.
+A causal model predicts a token from those before it, a masked model from all others, a permutation model from those
+before it in some order: only numbers of the same name may be compared. The likelihood of a lossy tokenizer's tokens
+(WordPiece) is not that of the text, because what it drops costs nothing; its name says so.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,8 +1,9 @@
-"""Shared by all likelihoods: the text that is scored, the score of a document, and sums that are divided once.
+"""The text that is scored, the score of a document, and sums that are divided once: shared by all likelihoods.
 
-Used by the file of each quantity (``causal.py``, ``pseudo.py``, ``permutation.py``) and by their callers. Bits per byte
-divides by the UTF-8 bytes of the text, so that models with different tokenizers can be compared (Gao et al. 2020, "The
-Pile", section 3.1); perplexity per token cannot.
+Bits per byte divides by the UTF-8 bytes of the text, so that models with different tokenizers can be compared (Gao et
+al. 2020, "The Pile", section 3.1); perplexity per token cannot.
+
+Shapes: R rows, T positions, D width.
 """
 
 import math
@@ -40,7 +41,7 @@ class Text:
 
     @property
     def bytes(self) -> int:
-        """The UTF-8 bytes of these tokens; EOS adds none."""
+        """EOS adds none."""
         return sum(self.sizes)
 
     def first(self, most: int | None) -> Self:
@@ -61,7 +62,7 @@ def tokenized(text: str, tokenizer: Tokenizer) -> Text:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """The likelihood of a document, its excerpt, or a set of them: sums, divided once. The quantity is its scorer's."""
+    """The likelihood of a document, its excerpt, or a set of them."""
 
     nats: float
     """-sum log p over the predictions, in nats."""
@@ -72,17 +73,17 @@ class Likelihood:
 
     @property
     def nats_per_token(self) -> float:
-        """The mean negative log-likelihood of a token, in nats."""
+        """The mean over tokens."""
         return self.nats / self.tokens
 
     @property
     def perplexity(self) -> float:
-        """exp of ``nats_per_token``: for causal models, and comparable only between those with the same tokenizer."""
+        """For causal models, and comparable only between those with the same tokenizer."""
         return math.exp(self.nats_per_token)
 
     @property
     def bits_per_byte(self) -> float:
-        """The sum in bits over the bytes of the text: comparable within one quantity, for models of any tokenizer."""
+        """Comparable within one quantity, for models of any tokenizer."""
         return self.nats / math.log(2) / self.bytes
 
 
@@ -184,13 +185,10 @@ def read_in_batches(
     nats_of: Callable[..., torch.Tensor],
     positions: int,
 ) -> list[float]:
-    """The summed nats of each text, read in windows of which those of one shape form batches.
+    """The summed nats of each of ``texts`` texts, read in windows of which those of one shape form batches.
 
-    Args:
-        texts: The number of texts.
-        windows: The shape of each, which begins with its length, and its place, which begins with the text's number.
-        nats_of: From a shape and R places to the nats ``[R]`` of these windows.
-        positions: How many a batch has at most; one window may have more.
+    A window has a shape, which begins with its length, and a place, which begins with the text's number; ``nats_of``
+    gives the nats ``[R]`` of R places of one shape. A batch has at most so many positions, or one window.
     """
     alike: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for shape, place in windows:

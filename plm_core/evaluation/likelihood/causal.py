@@ -1,10 +1,7 @@
-"""``bits_per_byte``: the likelihood of a causal model, by the chain rule from left to right.
+"""``bits_per_byte``: the likelihood of a causal model, -log p(x) = -sum_t log p(x_t | x_<t) (Radford et al. 2018,
+equation 1).
 
--log p(x) = -sum_t log p(x_t | x_<t) (Radford et al. 2018, equation 1): a proper probability of the text, each token
-given those before it. Pseudo-likelihoods and permutation models' likelihoods condition differently, and have other
-names.
-
-Shapes: W windows, R texts side by side, T positions, V vocabulary.
+Shapes: R texts side by side, T positions.
 """
 
 import math

@@ -1,15 +1,11 @@
 """Likelihoods of a permutation model: ``fixed_order_bits_per_byte`` and ``mean_order_bits_per_byte``.
 
-For any order z the conditionals multiply to a probability of the text, -log p(x) = -sum_t log p(x_z(t) | x_z(<t)), and
-another order gives another probability. The model was trained to make their mean over all orders small (Yang et al.
-2019, equation 3). So two numbers are measured: in reading order, which training sees no more often than any other, so
-that it is not comparable to a causal model's bits per byte; and the mean over a few random orders, which estimates the
-loss itself (as orderless NADE is measured: Uria, Murray and Larochelle 2014).
+For any order z, -log p(x) = -sum_t log p(x_z(t) | x_z(<t)), and another order gives another probability; the model was
+trained to make their mean small (Yang et al. 2019, equation 3). So two numbers are measured: in reading order, which
+training sees no more often than any other, and the mean over a few random orders, which estimates the loss itself (as
+in orderless NADE: Uria, Murray and Larochelle 2014).
 
-Both use the query stream, which does not see the token that it predicts. A segment's content states are carried over as
-memory, in the order in which the segment was read.
-
-Shapes: R texts or orders that are read side by side, T positions, V vocabulary.
+Both use the query stream, which does not see the token that it predicts.
 """
 
 import math

@@ -1,17 +1,16 @@
-"""``pseudo_bits_per_byte``: the pseudo-log-likelihood of a masked model.
+"""``pseudo_bits_per_byte``: the pseudo-log-likelihood of a masked model, -sum_t log p(x_t | all other tokens).
 
--sum_t log p(x_t | all other tokens): each token is masked in turn and predicted from both sides (Wang and Cho 2019,
-"BERT has a Mouth"; Salazar et al. 2020, "Masked Language Model Scoring", equation 1). These conditionals do not
-multiply to a probability of the text: a token helps to predict its neighbour and is predicted by it. So the number is
-usually lower than a likelihood by the chain rule, and must not be compared with one; masked models are compared by it.
+Each token is masked in turn and predicted from both sides (Wang and Cho 2019, "BERT has a Mouth"; Salazar et al. 2020,
+"Masked Language Model Scoring", equation 1). These conditionals do not multiply to a probability of the text, so the
+number must not be compared with a likelihood by the chain rule.
 
 ``shifted_pseudo_bits_per_byte`` is the same for a decoder that was also trained on masked tokens, which it predicts at
 the position before (Charpentier and Samuel 2024).
 
-The rest of a long word gives a token away. With ``within_word`` the tokens of the same word to its right are masked as
-well (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring": PLL-word-l2r).
+With ``within_word`` the tokens of the same word to the right are masked as well, because the rest of a long word gives
+a token away (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring": PLL-word-l2r).
 
-Shapes: N masked copies, n tokens of a window, T positions, D width, V vocabulary.
+Shapes: N masked copies, n tokens of a window, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

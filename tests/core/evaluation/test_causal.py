@@ -96,15 +96,6 @@ def test_a_model_with_memory_carries_it_from_segment_to_segment(make_xlnet, make
     assert found.nats == pytest.approx(with_memory_by_hand(model, make_text(length)), rel=1e-12)
 
 
-def test_a_memory_that_holds_all_before_is_the_text_read_at_once(make_xlnet, make_text, device):
-    carried, at_once = make_xlnet(context=5, memory=99), make_xlnet(context=99, memory=99)
-    config = LikelihoodConfig(stride=1)
-    ((short,), (whole,)) = (list(score(m, [make_text(41)], config, device)) for m in (carried, at_once))
-    assert short.nats == pytest.approx(whole.nats, rel=1e-12)
-    (forgetful,) = score(make_xlnet(context=5, memory=1), [make_text(41)], config, device)
-    assert forgetful.nats != pytest.approx(whole.nats, rel=1e-6)
-
-
 def test_bits_are_divided_by_utf8_bytes_and_not_by_characters(make_gpt, tokenizer, device):
     text = "Ünïcödé 漢字 🚀"
     assert (len(text), len(text.encode())) == (12, 23)

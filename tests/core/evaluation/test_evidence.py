@@ -185,6 +185,7 @@ def test_answers_are_measured_against_every_right_one(put):
         ("1,x,,O,PER,0.5,entity_f1,r", "'1': tag 1: found 'PER'; expected O, B-<type>"),
         ("1,x,,Limu,Limu,0.5,exact_match,r", "'1': Expecting value"),
         ("1,x,,3,Limu,0.5,exact_match,r", "'1': the label 3; expected a JSON list of texts"),
+        ("1,x,,good,,0.5,pair_accuracy,r", "'1': the prediction '' is not one of good, tie, bad"),
         ("1,x,,O,O,0.5,entity_f1+exact_match,r", "expected scores of one family"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
-from plm_core.evaluation.evidence import COMPARED, Table, read_task
+from plm_core.evaluation.evidence import COMPARED, read_task
 from plm_core.evaluation.gate import UNJUDGED, Evidence, also_against, decide, read_evidence
 from plm_core.evaluation.rules import GateRules, MetricRule
 
@@ -100,13 +100,6 @@ def by_tasks(challenger, champion, rules=PAPERS):
     return judge(challenger, champion, rules.for_evidence(challenger))
 
 
-def test_metrics_come_from_the_rows(tmp_path):
-    found = read_evidence(write(tmp_path, nats=0.5, correct=37), RULES)
-    assert found.tables["likelihood.csv"].value == pytest.approx((12 * 1.5 + 0.66) / math.log(2) / 120)
-    assert found.tables["era"].value == 0.37
-    assert found.parameters == 1000
-
-
 @pytest.mark.parametrize("metric", ["bits_per_byte", "era/score", "score"])
 @pytest.mark.parametrize("better", [True, False])
 def test_the_better_model_wins_and_the_worse_is_refused_on_every_metric(tmp_path, metric, better):
@@ -120,17 +113,6 @@ def test_the_better_model_wins_and_the_worse_is_refused_on_every_metric(tmp_path
     (row,) = (row for row in decision.table if row.metric == metric)
     assert row.interval.low - 1e-9 <= row.difference <= row.interval.high + 1e-9
     assert (row.interval.low > 0) == (row.difference > 0)
-
-
-@pytest.mark.parametrize(
-    "metric", ["bits_per_byte", "pseudo_bits_per_byte", "fixed_order_bits_per_byte", "score", "era/score"]
-)
-def test_a_rule_that_would_prefer_the_worse_is_refused(metric):
-    wrong = "higher" if metric in COMPARED else "lower"
-    metrics = {metric: {"direction": wrong, "tolerance": 0.0}}
-    section = {"primary": metric, "alpha": 0.05, "margin": 0.0, "metrics": metrics}
-    with pytest.raises(UserError, match=rf"promotion.metrics.{metric}.direction: found {wrong}; expected"):
-        from_dict(GateRules, section, "promotion")
 
 
 def test_a_metric_beside_the_primary_may_worsen_by_its_tolerance_and_no_more(tmp_path):
@@ -358,14 +340,6 @@ def test_where_the_cost_would_decide_and_is_not_known_it_is_asked_for(tmp_path, 
     assert by_tasks(better, champion).examples_differ == []
 
 
-def test_the_likelihood_of_few_documents_is_no_proof(tmp_path):
-    """Five documents that all got better could be luck in 2 cases of 32; six in 2 of 64."""
-    rules = replace(RULES, metrics={"bits_per_byte": MetricRule("lower", 0.0)})
-    for documents, passed in [(1, False), (5, False), (6, True)]:
-        sides = [write(tmp_path / f"{nats}-{documents}", nats, documents=documents) for nats in (-0.1, 0.0)]
-        assert judge(*sides, rules).passed is passed
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_not_a_finite_number_never_passes(tmp_path, value):
     sides = [write(tmp_path / f"{nats}", nats) for nats in (value, 0.0)]
@@ -374,12 +348,6 @@ def test_what_is_not_a_finite_number_never_passes(tmp_path, value):
     assert not first.passed
     assert not judge(*sides).passed
     assert not judge(sides[1], sides[0]).passed
-
-
-def test_the_first_model_passes(tmp_path):
-    decision = decide(read_evidence(write(tmp_path), RULES), None, RULES)
-    assert decision.passed
-    assert [row.verdict for row in decision.table] == ["no champion", "no champion"]
 
 
 def test_likelihoods_of_different_names_are_never_compared(tmp_path):
@@ -435,14 +403,6 @@ def test_a_model_of_the_same_paper_is_judged_by_its_likelihood_as_well(tmp_path,
     assert verdicts(decision)["bits_per_byte"] == "not measured"
     if not passed:
         assert decision.reasons == ["fixed_order_bits_per_byte: worse by 0.02164; the tolerance is 0.02"]
-
-
-def test_no_single_task_may_lose_more_than_the_tolerance_whatever_the_mean_gains(tmp_path):
-    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
-    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 90, 40)
-    decision = by_tasks(challenger, champion)
-    assert decision.reasons == ["next/score: worse by 0.2; the tolerance is 0.03"]
-    assert verdicts(decision)["score"] == "better"
 
 
 def answers(folder, said, true, score="accuracy", task="era"):
@@ -641,22 +601,23 @@ def test_other_examples_or_rules_are_named_and_nothing_is_compared(tmp_path, cha
     assert decision.table == []
 
 
-def test_a_champion_without_a_needed_file_has_other_examples(tmp_path):
-    champion = write(tmp_path / "b")
-    (champion / "era.1.csv").unlink()
-    assert judge(write(tmp_path / "a"), champion).examples_differ == ["era.1.csv"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"alpha": 0.0}, r"promotion\.alpha: found 0\.0; expected above 0"),
-        ({"alpha": 1.0}, r"promotion\.alpha: found 1\.0"),
         ({"margin": -0.1}, r"promotion\.margin: found -0\.1; expected at least 0"),
         ({"min_gain": 0.0}, r"promotion\.min_gain: unknown parameter"),
         ({"primary": "loss"}, "promotion.primary: found 'loss'"),
         ({"metrics": {"bits_per_byte": {"direction": "up", "tolerance": 0.0}}}, "promotion.metrics.bits_per_byte.dir"),
         ({"metrics": {"bits_per_byte": {"direction": "lower", "tolerance": -1.0}}}, "byte.tolerance: found -1"),
+        (
+            {"metrics": {"bits_per_byte": {"direction": "higher", "tolerance": 0.0}}},
+            "byte.direction: found higher; exp",
+        ),
+        (
+            {"metrics": {"score": {"direction": "lower", "tolerance": 0.0}}, "primary": "score"},
+            "score.direction: found",
+        ),
         ({"primary": "f1", "metrics": {"f1": {"direction": "lower", "tolerance": 0.0}}}, "metrics.f1: unknown"),
     ],
 )
@@ -765,19 +726,3 @@ def test_what_the_rules_need_is_missed_by_name(tmp_path):
         read_evidence(folder, RULES)
     with pytest.raises(UserError, match="the challenger's evidence lacks era"):
         decide(read_evidence(folder, RULES, partial=True), None, RULES)
-
-
-def test_evidence_in_memory_is_enough():
-    """The decision is a function of tables; files are one way to have them."""
-    from plm_core.evaluation.answers import Sums
-
-    sides = []
-    for nats in (np.linspace(0.9, 1.0, 20), np.linspace(1.0, 1.1, 20)):
-        examples = frozenset((str(i), "x", "r", "10") for i in range(20))
-        value = float(nats.sum() / math.log(2) / 200)
-        sides.append(
-            Evidence({"likelihood.csv": Table(examples, "bits_per_byte", value, Sums(nats, np.full(20, 10.0)))})
-        )
-    rules = replace(RULES, metrics={"bits_per_byte": MetricRule("lower", 0.0)})
-    assert decide(*sides, rules).passed
-    assert not decide(*reversed(sides), rules).passed

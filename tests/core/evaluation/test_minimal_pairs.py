@@ -1,13 +1,9 @@
 """Evidence on minimal pairs: the likelier text is the answer, a tie is half, and documents are drawn whole."""
 
-import csv
-import io
-
 import numpy as np
 import pytest
 
 from plm_core.benchmarks.pairs import Pair
-from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.evidence import TASK_COLUMNS, read_task
 from plm_core.evaluation.minimal_pairs import file_of, rows
@@ -48,15 +44,6 @@ def test_the_likelier_text_is_the_answer_and_a_tie_is_half(tmp_path):
 
 def test_a_difference_beyond_all_numbers_is_sure(tmp_path):
     assert table(tmp_path, [("", "", 1.0, 1e6), ("", "", 1e6, 1.0)]).confidences[0].tolist() == [1.0, 1.0]
-
-
-def test_an_answer_that_is_none_is_one_line(tmp_path):
-    table(tmp_path, [("x", "a", 1.0, 2.0)])
-    path = tmp_path / file_of("own")
-    (row,) = csv.DictReader(io.StringIO(path.read_text()))
-    path.write_text(sealed(TASK_COLUMNS, [[row[name] if name != "prediction" else "" for name in TASK_COLUMNS]]))
-    with pytest.raises(UserError, match=r"own\.0\.csv: 'p000': the prediction '' is not one of good, tie, bad"):
-        read_task([path])
 
 
 def test_documents_with_pairs_of_several_paradigms_are_drawn_whole(tmp_path):

@@ -55,15 +55,6 @@ def test_the_fixed_order_predicts_every_token_once_from_left_to_right(make_xlnet
     assert found.nats == pytest.approx(by_hand(model, [EOS, *text.ids, EOS], orders), rel=1e-12)
 
 
-def test_a_memory_that_holds_all_before_is_the_text_read_at_once(make_xlnet, make_text, device):
-    found = [
-        next(iter(score(make_xlnet(context=context, memory=memory), [make_text(41)], PLAIN, device))).nats
-        for context, memory in ((5, 99), (99, 99), (5, 1))
-    ]
-    assert found[0] == pytest.approx(found[1], rel=1e-12)
-    assert found[2] != pytest.approx(found[1], rel=1e-6)
-
-
 @pytest.mark.parametrize("memory", [0, 7])
 @pytest.mark.parametrize("excerpt", [None, 5, 17])
 def test_the_mean_is_that_of_single_orders(make_xlnet, make_text, device, monkeypatch, memory, excerpt):

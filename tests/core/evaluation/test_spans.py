@@ -2,7 +2,7 @@
 
 import pytest
 
-from plm_core.evaluation.spans import answer_f1, entities, entity_f1, exact_match, normalized_answer
+from plm_core.evaluation.spans import answer_f1, entities, exact_match, normalized_answer
 
 
 @pytest.mark.parametrize(
@@ -28,37 +28,6 @@ def test_entities_are_those_of_conlleval(tags, found):
 def test_a_tag_of_another_scheme_is_named(tag):
     with pytest.raises(ValueError, match=f"^tag 2: found '{tag}'; expected O, B-<type> or I-<type>"):
         entities(["O", tag])
-
-
-@pytest.mark.parametrize(
-    ("said", "true", "f1"),
-    [
-        (["B-PER I-PER O"], ["B-PER I-PER O"], 1.0),
-        (["B-PER O O"], ["B-PER I-PER O"], 0.0),  # another end
-        (["B-LOC I-LOC O"], ["B-PER I-PER O"], 0.0),  # another type
-        (["O O O", "B-LOC O"], ["B-PER O O", "B-LOC O"], 2 / 3),  # all of one, half of two
-        (["B-PER B-LOC O", "B-LOC O"], ["B-PER O O", "B-LOC O"], 4 / 5),
-        (["O O"], ["O O"], 0.0),  # none to find
-        (["O O"], ["B-PER O"], 0.0),
-        # The same place in another sentence is another entity; both sentences count as one set.
-        (["B-PER", "O"], ["O", "B-PER"], 0.0),
-    ],
-)
-def test_entity_f1_of_cases_made_by_hand(said, true, f1):
-    assert entity_f1([tags.split() for tags in said], [tags.split() for tags in true]) == pytest.approx(f1)
-
-
-@pytest.mark.parametrize(
-    ("said", "true", "message"),
-    [
-        ([], [], "0 sentences for 0"),
-        ([["O"]], [], "1 sentences for 0"),
-        ([["O"], ["O"]], [["O"], ["O", "O"]], "sentence 2: 1 tags for 2"),
-    ],
-)
-def test_sentences_that_do_not_match_are_an_error(said, true, message):
-    with pytest.raises(ValueError, match=message):
-        entity_f1(said, true)
 
 
 def test_answers_are_compared_without_case_punctuation_articles_and_white_space():
