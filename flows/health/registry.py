@@ -18,11 +18,10 @@ import yaml
 from flows import settings
 from flows.cache import DAY_S
 from flows.health.finding import Finding, Found, Note, waste
-from flows.registry import CHALLENGER, CHAMPION, CHECKSUMS, DIGEST_TAG, Registry, Version, opened
+from flows.registry import CHALLENGER, CHAMPION, CHECKSUMS, DIGEST_TAG, SETS_IT, Registry, Version, opened
 from flows.settings import Retention
 from flows.store import RegistryError, pages, sha256, unless_gone
 from flows.tracking import State, journals, send_leftovers
-from flows.transaction import SETS_IT, alone, disagreement, recover
 from plm_core.shared import paths
 from plm_core.shared.stores import SQLITE, made
 
@@ -104,19 +103,20 @@ def _decisions(registry: Registry) -> Iterator[Finding]:
     """Decisions that were interrupted, aliases that are not as decided, verdicts that are missing."""
 
     def complete() -> None:
-        with alone(registry):
-            recover(registry)
+        with registry.alone():
+            registry.recover()
 
-    with alone(registry):  # wait for a decision that is being made
+    with registry.alone():  # wait for a decision that is being made
         unfinished = registry.ledger.unfinished()
     for run, decision in unfinished:
         what = str(decision) if decision else "not recorded completely"
         mend = "the next `plm run` completes or discards it"
         yield Finding(f"a decision was interrupted: {what}", f"run {run} of the ledger", mend, complete)
     where = f"the model {registry.name}"
-    aliases = registry.aliases()
+    versions, aliases = registry.versions(), registry.aliases()
+    numbers = {version.number for version in versions}
     for alias, number in aliases.items():
-        if registry.exists(number):
+        if number in numbers:
             continue
         what = f"the alias {alias} names version {number}, which does not exist"
         if alias == CHAMPION:
@@ -124,9 +124,9 @@ def _decisions(registry: Registry) -> Iterator[Finding]:
         else:
             yield Finding(what, where, "delete the alias in MLflow", partial(registry.delete_alias, alias))
     named = aliases.get(CHAMPION)
-    if not unfinished and (named is None or registry.exists(named)) and (odd := disagreement(registry)):
+    if not unfinished and (named is None or named in numbers) and (odd := registry.disagreement()):
         yield Finding(odd[0], where, odd[1])
-    for version in registry.versions():
+    for version in versions:
         yield from _verdict(registry, version)
 
 
@@ -243,7 +243,7 @@ def _ended(run: "Run") -> float:
 
 
 def _delete_version(root: Path, registry: Registry, rules: Retention, version: Version) -> None:
-    with alone(registry):  # so that nobody makes it the champion in the meantime
+    with registry.alone():  # so that nobody makes it the champion in the meantime
         if version.number in _kept(root, registry, rules):
             return
         registry.client.delete_model_version(registry.name, version.number)

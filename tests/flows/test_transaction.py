@@ -4,6 +4,7 @@ MLflow's store is real. The gate and the trial of a model, which take seconds an
 """
 
 import contextlib
+import multiprocessing
 import os
 import shutil
 import signal
@@ -17,105 +18,99 @@ from types import SimpleNamespace
 
 import mlflow
 import pytest
+from registries import PARAMS
 from rounds import few, many
 
-from flows import promotion, registry, standing, transaction
+from flows import promotion, registry, standing
 from flows.judging import about
 from flows.ledger import Decision
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
 
-PARAMS = """
-tracking: {uri: "sqlite:///artifacts/mlflow/mlflow.db", experiment: plm}
-promotion:
-  registered_model: plm
-  primary: bits_per_byte
-  alpha: 0.05
-  margin: 0.0
-  metrics: {bits_per_byte: {direction: lower, tolerance: 0.0}}
-"""
 STAGES = [
-    Stage(f"pretrain@{name}", register={"checkpoint": name, "evidence": f"evidence/{name}"}) for name in ("a", "b")
+    Stage(
+        f"pretrain@{name}",
+        register={"checkpoint": name, "evidence": f"evidence/{name}"},
+        outs=(f"evidence/{name}/likelihood.csv",),
+    )
+    for name in ("a", "b")
 ]
-
-
-class DiedError(BaseException):
-    """What no handler catches, as SIGKILL."""
+ACTS = {
+    "register": lambda root: promotion.register(root, STAGES, None),
+    "promote": lambda root: promotion.promote(root, "1", "I know better", force=True),
+}
 
 
 class Faulty:
     """An MLflow client that fails at its n-th call, before or after it is done, and at every call from then on."""
 
     calls = 0
-    at = None
-    error: BaseException = DiedError()
-    after = False
 
-    def __init__(self, client):
-        self._client = client
+    def __init__(self, client, at, end, after):
+        self._client, self._at, self._end, self._after = client, at, end, after
 
     def __getattr__(self, name):
         method = getattr(self._client, name)
 
         def call(*arguments, **options):
             Faulty.calls += 1
-            if Faulty.at is not None and Faulty.calls > Faulty.at:
-                raise Faulty.error
+            if self._at is not None and Faulty.calls > self._at:
+                self._end()
             found = method(*arguments, **options)
-            if Faulty.after and Faulty.calls == Faulty.at:
-                raise Faulty.error
+            if self._after and Faulty.calls == self._at:
+                self._end()
             return found
 
         return call
 
 
-class Trials:
+@contextlib.contextmanager
+def faults(at=None, end=None, after=False):
+    """Every client of the block is one that fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        init = registry.Registry.__init__
+        patch.setattr(Faulty, "calls", 0)
+        patch.setattr(
+            registry.Registry,
+            "__init__",
+            lambda self, uri, name, client: init(self, uri, name, Faulty(client, at, end, after)),
+        )
+        yield
+
+
+def trial(process, model, new, untried):
     """Stands for the process that logs and tries models: here each is a version without files."""
-
-    def __init__(self, *_):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def package(self, opened, stages, graph, parent, untried):
-        numbers = [*untried]
-        for stage in stages:
-            digest = promotion.checkpoint_digest(Path(stage.register["checkpoint"]))
-            run = opened.client.create_run(opened.experiment(), tags={"checkpoint.sha256": digest}).info.run_id
-            tags = {"checkpoint.sha256": digest, "dvc.stage": stage.name}
-            made = mlflow.MlflowClient().create_model_version("plm", f"runs:/{run}/m", run, tags=tags)
-            numbers.append(str(made.version))
-        return dict.fromkeys(numbers)
+    numbers = [*untried]
+    client = mlflow.MlflowClient()
+    for item in new:
+        digest = {"checkpoint.sha256": item["tags"]["checkpoint.sha256"]}
+        run = client.create_run(client.get_experiment_by_name("plm").experiment_id, tags=digest).info.run_id
+        made = client.create_model_version("plm", f"runs:/{run}/m", run, tags=item["tags"])
+        numbers.append(str(made.version))
+    return dict.fromkeys(numbers)
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory):
-    """A store whose tables exist: making them takes seconds."""
-    folder = tmp_path_factory.mktemp("empty")
-    (folder / "params.yaml").write_text(PARAMS)
-    with registry.opened(folder) as opened:
-        opened.client.create_registered_model("plm")
-    return folder / "artifacts/mlflow/mlflow.db"
+def stand_ins(patch):
+    """A trial that takes no time, and a gate that passes whatever is newer."""
+    patch.setattr(promotion, "packager", contextlib.nullcontext)
+    patch.setattr(promotion, "package", trial)
+    patch.setattr(promotion, "judge", newer_is_better)
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch, database):
-    """A repository's folder with two checkpoints, an empty registry, and a gate that passes whatever is newer."""
+def root(tmp_path, monkeypatch, empty_store):
+    """A repository's folder with two checkpoints and an empty registry."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text(PARAMS)
-    fresh(tmp_path, database)
+    fresh(tmp_path, empty_store)
+    for stage in STAGES:
+        (tmp_path / stage.outs[0]).parent.mkdir(parents=True)
+        (tmp_path / stage.outs[0]).touch()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "SHA256SUMS").write_text(name)
-    monkeypatch.setattr(promotion, "Packager", Trials)
-    monkeypatch.setattr(promotion, "judge", newer_is_better)
-    monkeypatch.setattr(Faulty, "at", None)
-    monkeypatch.setattr(Faulty, "calls", 0)
+    stand_ins(monkeypatch)
     return tmp_path
 
 
@@ -149,73 +144,59 @@ def state(root):
         return versions, decisions
 
 
-@contextlib.contextmanager
-def faults(monkeypatch, at, error, after=False):
-    """Every client of the block is one that fails."""
-    with monkeypatch.context() as patch:
-        for name, value in {"calls": 0, "at": at, "error": error, "after": after}.items():
-            patch.setattr(Faulty, name, value)
-        init = registry.Registry.__init__
-        patch.setattr(
-            registry.Registry, "__init__", lambda self, uri, name, client: init(self, uri, name, Faulty(client))
-        )
-        yield
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-ENDS = {
-    "killed before": (DiedError(), False),
-    "killed after": (DiedError(), True),
-    "no server before": (mlflow.MlflowException("the server has gone"), False),
-    "no answer after": (mlflow.MlflowException("the server has gone"), True),
-}
+def vanish():
+    raise mlflow.MlflowException("the server has gone")
 
 
-def every_call_is_the_last(root, database, monkeypatch, act, every, prepare=lambda: None):
-    """Let ``act`` end at each of its calls to MLflow, or at some; the next one must end as if nothing had been."""
-    fresh(root, database)
-    prepare()
-    with faults(monkeypatch, None, DiedError()):
-        act()
+def killed(root, act, at, after):
+    """What a process of its own does until it is killed at its n-th call to MLflow."""
+    os.chdir(root)
+    with pytest.MonkeyPatch.context() as patch, faults(at, die, after):
+        stand_ins(patch)
+        ACTS[act](root)
+
+
+@pytest.mark.parametrize("every", [few(9), many(1)])
+@pytest.mark.parametrize(
+    ("act", "decisions"),
+    [
+        ("register", [("promoted", "1", ""), ("promoted", "2", "1")]),
+        ("promote", [("promoted", "1", ""), ("promoted", "2", "1"), ("promoted by hand", "1", "2")]),
+    ],
+)
+def test_whatever_call_is_the_last_the_next_process_ends_as_if_nothing_had_been(
+    root, empty_store, act, decisions, every
+):
+    """Killed by SIGKILL or left by the server, before or after each of its calls to MLflow, or at some."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["mlflow.store.tracking.sqlalchemy_store", "flows.promotion"])
+    if act == "promote":
+        ACTS["register"](root)
+    prepared = shutil.copy(root / "artifacts/mlflow/mlflow.db", root / "prepared.db")
+    with faults():
+        ACTS[act](root)
         calls = Faulty.calls
     expected = state(root)
-    fresh(root, database)
-    prepare()
-    prepared = root / "prepared.db"
-    shutil.copy(root / "artifacts/mlflow/mlflow.db", prepared)
+    assert expected[1] == decisions
+    ends = [(kill, after) for kill in (True, False) for after in (False, True)]
     for number, at in enumerate(range(0, calls, every)):
-        for error, after in [*ENDS.values()] if every == 1 else [[*ENDS.values()][number % len(ENDS)]]:
+        for kill, after in ends if every == 1 else [ends[number % 4]]:
             shutil.copy(prepared, root / "artifacts/mlflow/mlflow.db")  # SQLAlchemy holds the file open
-            with faults(monkeypatch, at + after, error, after), contextlib.suppress(DiedError, RegistrationFailed):
-                act()
+            if kill:
+                process = processes.Process(target=killed, args=(root, act, at + after, after))
+                process.start()
+                process.join()
+                assert process.exitcode in (0, -signal.SIGKILL)
+            else:
+                with faults(at + after, vanish, after), contextlib.suppress(RegistrationFailed):
+                    ACTS[act](root)
             with contextlib.suppress(RegistryError):  # it is done already
-                act()
+                ACTS[act](root)
             assert state(root) == expected, f"call {at}"
-    return expected
-
-
-@pytest.mark.parametrize("every", [few(2), many(1)])
-def test_whatever_call_is_a_registration_s_last_the_next_one_ends_as_if_nothing_had_been(
-    root, database, monkeypatch, every
-):
-    _, decisions = every_call_is_the_last(
-        root, database, monkeypatch, lambda: promotion.register(root, STAGES, None), every
-    )
-    assert decisions == [("promoted", "1", ""), ("promoted", "2", "1")]
-
-
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
-def test_whatever_call_is_the_last_of_a_promotion_by_hand_the_next_one_ends_as_if_nothing_had_been(
-    root, database, monkeypatch, every
-):
-    _, decisions = every_call_is_the_last(
-        root,
-        database,
-        monkeypatch,
-        lambda: promotion.promote(root, "1", "I know better", force=True),
-        every,
-        lambda: promotion.register(root, STAGES, None),
-    )
-    assert decisions[2:] == [("promoted by hand", "1", "2")]
 
 
 def test_a_rollback_that_died_is_carried_through_once(root, monkeypatch):
@@ -264,13 +245,13 @@ def test_a_champion_that_is_moved_while_the_gate_works_is_not_taken_for_the_one_
 
 def test_a_champion_that_is_always_another_one_is_given_up_with_words(root, monkeypatch):
     promotion.register(root, STAGES, None)
-    monkeypatch.setattr(promotion, "commit", _stale)
+    monkeypatch.setattr(registry.Registry, "commit", _stale)
     with pytest.raises(RegistryError, match="the champion changed during each of 5 comparisons; run again"):
         promotion.promote(root, "1", "", force=True)
 
 
 def _stale(*_):
-    raise transaction.StaleError
+    raise registry.StaleError
 
 
 @pytest.mark.parametrize(("version", "verdict"), [("1", "the gate would have refused"), ("3", "the gate agrees")])
@@ -326,16 +307,9 @@ def test_an_alias_that_names_nothing_is_told_and_the_champion_before_stands_in(r
     assert promotion.rollback(root, "").version == "1"
 
 
-def test_a_rollback_after_the_champion_s_version_was_deleted_goes_to_the_one_before(root):
-    promotion.register(root, STAGES, None)
-    with registry.opened(root) as opened:
-        opened.client.delete_model_version("plm", "2")
-    assert promotion.rollback(root, "").version == "1"
-
-
 def test_a_rollback_loads_its_target_first(root, monkeypatch):
     promotion.register(root, STAGES, None)
-    monkeypatch.setattr(Trials, "package", lambda *given: dict.fromkeys(given[-1], "weights are missing"))
+    monkeypatch.setattr(promotion, "package", lambda *given: dict.fromkeys(given[-1], "weights are missing"))
     said = r"version 1 cannot be used: weights are missing; `plm status` .*`plm promote VERSION --reason \.\.\.` makes"
     with pytest.raises(RegistryError, match=said):
         promotion.rollback(root, "")
@@ -344,15 +318,14 @@ def test_a_rollback_loads_its_target_first(root, monkeypatch):
 
 def test_a_champion_that_comes_while_a_rollback_loads_its_target_stays(root, monkeypatch):
     promotion.register(root, STAGES, None)
-    package = Trials.package
 
     def meanwhile(*given):
-        monkeypatch.setattr(Trials, "package", package)
+        monkeypatch.setattr(promotion, "package", trial)
         (root / "b/SHA256SUMS").write_text("c")
         promotion.register(root, STAGES, None)
-        return package(*given)
+        return trial(*given)
 
-    monkeypatch.setattr(Trials, "package", meanwhile)
+    monkeypatch.setattr(promotion, "package", meanwhile)
     with pytest.raises(RegistryError, match="version 3 became the champion in the meantime; check `plm status`, then"):
         promotion.rollback(root, "bad answers")
     assert state(root)[0]["3"][0] == ["champion"]
@@ -391,7 +364,7 @@ def test_what_became_of_a_model_is_heard_when_the_next_one_fails(root, monkeypat
 def test_a_promotion_that_a_dead_server_interrupted_is_heard_when_it_is_carried_through(root, monkeypatch):
     heard = []
     with monkeypatch.context() as patch:
-        patch.setattr(transaction, "describe", _gone)
+        patch.setattr(mlflow.MlflowClient, "update_model_version", lambda *_: vanish())
         with pytest.raises(RegistrationFailed):
             promotion.register(root, STAGES[:1], None, heard.append)
     assert heard == []
@@ -423,10 +396,6 @@ def test_a_description_opens_with_the_person_who_overruled_the_gate(root):
         assert described("1").endswith("\n\nRefused by the gate")
 
 
-def _gone(*_):
-    raise mlflow.MlflowException("the server has gone")
-
-
 @pytest.mark.parametrize("texts", [['[{"prompt": "The st'], ["[]", "[]"]])
 def test_samples_that_are_damaged_are_left_out_of_a_description_with_a_warning(root, capsys, texts):
     promotion.register(root, STAGES[:1], None)
@@ -455,8 +424,8 @@ def test_one_process_decides_at_a_time(root, monkeypatch):
         [
             sys.executable,
             "-c",
-            "import sys; from flows import registry, transaction; from pathlib import Path\n"
-            "with registry.opened(Path('.')) as opened, transaction.alone(opened):\n"
+            "import sys; from flows import registry; from pathlib import Path\n"
+            "with registry.opened(Path('.')) as opened, opened.alone():\n"
             "    print('held', flush=True); sys.stdin.read()",
         ],
         stdin=subprocess.PIPE,
@@ -465,12 +434,12 @@ def test_one_process_decides_at_a_time(root, monkeypatch):
     )
     try:
         assert holder.stdout.readline() == b"held\n"
-        monkeypatch.setattr(transaction, "WAIT_S", 0.2)
+        monkeypatch.setattr(registry, "WAIT_S", 0.2)
         with pytest.raises(RegistryError, match=r"another process has held the registry for .* `fuser .*` names it"):
             promotion.rollback(root, "now")
         assert state(root)[1][2:] == []
         holder.send_signal(signal.SIGKILL)
-        monkeypatch.setattr(transaction, "WAIT_S", 60)
+        monkeypatch.setattr(registry, "WAIT_S", 60)
         assert promotion.rollback(root, "now").version == "1"
     finally:
         holder.kill()
@@ -480,8 +449,8 @@ def test_one_process_decides_at_a_time(root, monkeypatch):
 HOLDER = """
 import sys
 from types import SimpleNamespace
-from flows import transaction
-with transaction.alone(SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=sys.argv[1]))):
+from flows.registry import Registry
+with Registry.alone(SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=sys.argv[1]))):
     print("held", flush=True); sys.stdin.read()
 """
 
@@ -499,15 +468,15 @@ def test_the_lock_of_a_server_is_everybody_s_and_says_who_holds_it(tmp_path, mon
     )
     try:
         assert holder.stdout.readline() == b"held\n"
-        monkeypatch.setattr(transaction, "WAIT_S", 0.2)
+        monkeypatch.setattr(registry, "WAIT_S", 0.2)
         who = rf"another process has held the registry for .* s; it is process {holder.pid} of .*python"
-        with pytest.raises(RegistryError, match=who), transaction.alone(ours):
+        with pytest.raises(RegistryError, match=who), registry.Registry.alone(ours):
             pass
         holder.communicate()
         with (
-            transaction.alone(ours),
+            registry.Registry.alone(ours),
             pytest.raises(RegistryError, match="it is this one"),
-            transaction.alone(ours),
+            registry.Registry.alone(ours),
         ):
             pass
         assert list(tmp_path.iterdir()) == []  # a file could not be opened by the next user
@@ -522,10 +491,8 @@ def test_decisions_that_cross_are_all_in_the_ledger_and_the_alias_is_the_last_on
 
     def flip():
         for version in ("1", "2", "1", "2"):
-            with registry.opened(root) as opened, contextlib.suppress(transaction.StaleError):
-                transaction.commit(
-                    opened, Decision("promoted by hand", version, "", []), opened.alias(registry.CHAMPION)
-                )
+            with registry.opened(root) as opened, contextlib.suppress(registry.StaleError):
+                opened.commit(Decision("promoted by hand", version, "", []), opened.alias(registry.CHAMPION))
                 continue
             lost.append(version)
 
