@@ -56,7 +56,8 @@ class Target:
     def __init__(self, repo: Any) -> None:
         """``repo`` is DVC's, with the target as the remote ``backup``."""
         remote = repo.cloud.get_remote("backup")
-        self.repo, self.fs, self.files = repo, remote.fs, remote.odb
+        self.repo = repo
+        self.fs, self.files = remote.fs, remote.odb
         self._folder = self.fs.join(remote.path, "backups")
 
     def names(self) -> list[str]:
@@ -186,7 +187,8 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
             moved = 0
             for name, (digest, size) in manifest.items():
                 # What is missing here, or belongs to what is replaced as a whole.
-                path, fetched = Path(name), Path(scratch) / name
+                path = Path(name)
+                fetched = Path(scratch) / path
                 if path.is_relative_to(MLFLOW) or path in BESIDE or not (root / path).exists():
                     there = store.files.oid_to_path(digest)
                     fetched.parent.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,8 @@ def mend(repo: Any) -> list[str]:
 
     done: list[str] = []
     tmp = Path(repo.tmp_dir)
-    path, hardlink = tmp / "rwlock", repo.config["core"].get("hardlink_lock", False)
+    path = tmp / "rwlock"
+    hardlink = repo.config["core"].get("hardlink_lock", False)
     with make_lock(str(tmp / "rwlock.lock"), tmp_dir=str(tmp), hardlink_lock=hardlink, wait=True):
         if path.exists():
             # What dead processes hold: DVC releases it itself, unless another process has got the same id since.

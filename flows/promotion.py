@@ -239,7 +239,7 @@ def rollback(root: Path, reason: str) -> Outcome:
         current = next(reversed(registry.ledger.champions()), None)
         if current is None:
             raise RegistryError(f"{registry.name}: there is no champion, so there is nothing to roll back")
-        target = next(iter(registry.champions(current)), None)
+        target = registry.former(current)
         if target is None:
             raise RegistryError(f"{registry.name}: version {current} is the champion, and there was none before it")
         _must_work(root, registry, target)
@@ -267,11 +267,12 @@ def catch_up(root: Path, registry: Registry) -> list[Outcome]:
     alias = registry.alias(CHAMPION)
     odd = registry.disagreement()
     if odd and alias is None:
-        before = next(iter(registry.champions()), None)
+        before = registry.former()
         instead = f"others are compared with version {before.number}" if before else "nothing can be compared"
         warn(f"{registry.name}: {'; '.join(odd)}; until then {instead}")
     elif odd and alias:
-        version, before = registry.get(alias), next(iter(registry.champions(alias)), None)
+        version = registry.get(alias)
+        before = registry.former(alias)
         reasons = ["moved by a person in MLflow's UI or by its API; MLflow does not record who"]
         found = None
         try:
@@ -357,7 +358,7 @@ def _commit_against_champion(
     """
     for _ in range(TRIES):
         champion = registry.champion()
-        decision = decide(champion or next(iter(registry.champions()), None))
+        decision = decide(champion or registry.former())
         try:
             registry.commit(decision, champion.number if champion else None)
         except StaleError:

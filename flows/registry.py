@@ -120,7 +120,8 @@ class Registry:
 
     def experiment(self, suffix: str = "") -> str:
         """The id of the pipeline's experiment, or of the one with this suffix; created if it is missing."""
-        uri, name = self.tracking.uri, self.tracking.experiment + suffix
+        uri = self.tracking.uri
+        name = self.tracking.experiment + suffix
         found = self.client.get_experiment_by_name(name)
         if found is not None:
             stores.require_active(found, uri)
@@ -183,6 +184,10 @@ class Registry:
         """The champions in the ledger that still exist, the latest first, except the versions ``but``."""
         known = {version.number: version for version in self.versions() if version.number not in but}
         return [known[number] for number in reversed(self.ledger.champions()) if number in known]
+
+    def former(self, *but: str) -> Version | None:
+        """The latest of the ``champions``."""
+        return next(iter(self.champions(*but)), None)
 
     def tag(self, number: str, tags: Mapping[str, str]) -> None:
         """Set tags of a version, those of a verdict in their order."""
@@ -328,7 +333,8 @@ class Registry:
         if not decision.gate:
             return
         # The decision on the pages of the version and of its run; without details, the gate was not asked.
-        version, details = self.get(decision.version), decision.details or {}
+        version = self.get(decision.version)
+        details = decision.details or {}
         known = self.client.get_model_version(self.name, version.number).description or ""
         text = details.get("description") or (known.partition("\n\n")[2] if known.startswith("Overruled") else known)
         if decision.gate == "overruled":

@@ -38,7 +38,8 @@ def registry_status(root: Path) -> dict[str, Any]:
         names = [tracking.experiment, promotion.registered_model, str(database)]
         return [*names, *([about.st_size, about.st_mtime_ns] for about in abouts)]
 
-    cache, before = database.with_name(f"{database.name}.status.json"), state()
+    cache = database.with_name(f"{database.name}.status.json")
+    before = state()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(cache.read_text(encoding="utf-8"))
         if found["key"] == before:
@@ -76,16 +77,16 @@ def from_mlflow(root: Path) -> dict[str, Any]:
             for version in registry.versions()
         ]
         # What is odd about the champion, and whether the next command that decides something resolves it.
+        interrupted = bool(registry.ledger.unfinished())
         odd = registry.disagreement()
-        notice, unsettled = odd and "; ".join(odd), bool(odd and registry.alias(CHAMPION))
-        if registry.ledger.unfinished():
-            notice, unsettled = "a decision was interrupted; the next `plm run` completes or discards it", True
+        if interrupted:
+            odd = ("a decision was interrupted", "the next `plm run` completes or discards it")
         return {
             "model": registry.name,
             "tracking_uri": shown(registry.tracking.uri),
             "versions": versions,
-            "notice": notice,
-            "unsettled": unsettled,
+            "notice": odd and "; ".join(odd),
+            "unsettled": interrupted or bool(odd and registry.alias(CHAMPION)),
         }
 
 

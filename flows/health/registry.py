@@ -64,10 +64,11 @@ def _version(registry: Registry, version: Version, run: "Run | None", everything
     # Its files: the list of checksums is always read, what it lists of the versions in use.
     with tempfile.TemporaryDirectory() as folder:
         whole = everything or bool({CHAMPION, CHALLENGER} & set(version.aliases))
-        problem, bad = "its files are gone", []
+        problem = "its files are gone"
         try:
             (target := Path(folder) / "checkpoint").mkdir()
             with unless_gone():
+                bad = []
                 checkpoint = registry.checkpoint(version, target, "" if whole else CHECKSUMS)
                 for line in (checkpoint / CHECKSUMS).read_text(encoding="utf-8").splitlines() if whole else []:
                     expected, _, name = line.partition("  ")
@@ -220,7 +221,8 @@ def _delete_version(root: Path, registry: Registry, rules: Retention, version: V
 
 def _delete_run(registry: Registry, run: str) -> None:
     """Delete a run, the models that it logged and their files; on a server, their rows stay, marked as deleted."""
-    client, store = registry.client, _store(registry)
+    client = registry.client
+    store = _store(registry)
     info = None
     with unless_gone():
         info = client.get_run(run).info
@@ -245,9 +247,9 @@ def _store(registry: Registry) -> Any:
 
 
 def _models(registry: Registry, run: str) -> list[Any]:
-    about, experiment = f"source_run_id = '{run}'", registry.experiment()
-    search = registry.client.search_logged_models
-    return list(pages(lambda page: search([experiment], filter_string=about, page_token=page)))
+    about = f"source_run_id = '{run}'"
+    search = partial(registry.client.search_logged_models, [registry.experiment()], filter_string=about)
+    return list(pages(lambda page: search(page_token=page)))
 
 
 def _files(uri: str) -> Any:
