@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from flows import settings
-from flows.cache import DAY_S, used
 from flows.checkout import only_one
+from flows.health.outputs import used
 from flows.outcome import UserError
 from plm_core.shared import paths
 from plm_core.shared.stores import SQLITE, shown
@@ -56,7 +56,8 @@ class Target:
     def __init__(self, repo: Any) -> None:
         """``repo`` is DVC's, with the target as the remote ``backup``."""
         remote = repo.cloud.get_remote("backup")
-        self.fs, self.files, self._state = remote.fs, remote.odb, repo.state
+        self.repo = repo
+        self.fs, self.files = remote.fs, remote.odb
         self._folder = self.fs.join(remote.path, "backups")
 
     def names(self) -> list[str]:
@@ -78,18 +79,18 @@ class Target:
         from dvc.fs import localfs
         from dvc_data.hashfile.hash import hash_file
 
-        return str(hash_file(str(path), localfs, "md5", state=self._state)[1].value)
+        return str(hash_file(str(path), localfs, "md5", state=self.repo.state)[1].value)
 
 
 @contextlib.contextmanager
-def _opened(root: Path, address: str) -> Iterator[tuple[Any, Target]]:
-    """DVC's repository and the backups at an address. Raises UserError: they cannot be read or written."""
+def _opened(root: Path, address: str) -> Iterator[Target]:
+    """The backups at an address. Raises UserError: they cannot be read or written."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     try:
         with Repo(str(root), config={"remote": {"backup": {"url": address}}}) as repo:
-            yield repo, Target(repo)
+            yield Target(repo)
     except UserError:
         raise
     except Exception as error:
@@ -114,16 +115,20 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
 
     uri = settings.read(root)[0].uri
     notes = [] if uri.startswith(SQLITE) else ["runs, models and decisions are on the MLflow server: back it up there"]
-    with _opened(root, target) as (repo, store), tempfile.TemporaryDirectory() as scratch:
+    with _opened(root, target) as store, tempfile.TemporaryDirectory() as scratch:
         name = f"{datetime.now(UTC):{STAMP}}"
         if (names := store.names()) and names[-1] >= name:
             raise UserError(f"{target}: backup {names[-1]} is of the future; set the clock, or rename that one")
         wanted = dict(_files(root, Path(scratch), uri))
-        cached = [path for path in _cached(repo) if path.is_file()]
-        wanted |= {path.relative_to(root).as_posix(): path for path in cached if path.is_relative_to(root)}
+        # The results that dvc.lock names, and DVC's records of stages that ran.
+        cache = store.repo.cache.local
+        objects = (Path(cache.oid_to_path(name)) for name in used(store.repo))
+        cached = [path for path in objects if path.is_file()] + _below(Path(store.repo.stage_cache.cache_dir))
+        wanted |= {path.relative_to(root).as_posix(): path for path in sorted(cached) if path.is_relative_to(root)}
         if left := sum(not path.is_relative_to(root) for path in cached):
-            where = f"DVC's cache is outside the checkout ({repo.cache.local.path})"
+            where = f"DVC's cache is outside the checkout ({cache.path})"
             notes.append(f"{where}: {left:,} result files are not in the backup; back it up there")
+
         there = set(store.files.all())
         manifest: dict[str, tuple[str, int]] = {}
         moved = 0
@@ -143,26 +148,21 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
         listed = Path(scratch) / "manifest"
         listed.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         store.fs.put_file(str(listed), store.path(name))
+
+        # Files that no backup needed before go, then old backups. Another backup may be at work whose manifest is not
+        # written yet: what it has copied is younger than a day, and what it found in a backup that is deleted now stays
+        # until the next call.
         if keep:
-            _forget(store, keep)
+            names = store.names()
+            needed = {digest for made in names for digest, _ in store.manifest(made).values()}
+            for digest in set(store.files.all()) - needed:
+                old = store.files.oid_to_path(digest)
+                with contextlib.suppress(NotImplementedError, FileNotFoundError):  # not every file system knows ages
+                    if store.fs.modified(old).timestamp() < time.time() - settings.DAY_S:
+                        store.fs.remove(old)
+            for made in names[:-keep]:
+                store.fs.remove(store.path(made))
     return Summary(name, len(manifest), sum(size for _, size in manifest.values()), moved, notes)
-
-
-def _forget(store: Target, keep: int) -> None:
-    """Delete all but the newest backups, and files that no backup needed before.
-
-    Another backup may be at work whose manifest is not written yet: what it has copied is younger than a day, and what
-    it found in a backup that is deleted now stays until the next call.
-    """
-    names = store.names()
-    needed = {digest for name in names for digest, _ in store.manifest(name).values()}
-    for digest in set(store.files.all()) - needed:
-        path = store.files.oid_to_path(digest)
-        with contextlib.suppress(NotImplementedError, FileNotFoundError):  # not every file system knows ages
-            if store.fs.modified(path).timestamp() < time.time() - DAY_S:
-                store.fs.remove(path)
-    for name in names[:-keep]:
-        store.fs.remove(store.path(name))
 
 
 def restore(root: Path, source: str, at: str = "") -> Summary:
@@ -176,7 +176,7 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
     Raises:
         UserError: there is no such backup, it is damaged, or a pipeline runs in the checkout.
     """
-    with only_one(root), _opened(root, source) as (_, store):
+    with only_one(root), _opened(root, source) as store:
         names = [name for name in store.names() if name.startswith(at)]
         if not names:
             known = ", ".join(store.names()[-5:]) or "none"
@@ -188,15 +188,29 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
             for name, (digest, size) in manifest.items():
                 # What is missing here, or belongs to what is replaced as a whole.
                 path = Path(name)
+                fetched = Path(scratch) / path
                 if path.is_relative_to(MLFLOW) or path in BESIDE or not (root / path).exists():
                     there = store.files.oid_to_path(digest)
-                    (Path(scratch) / name).parent.mkdir(parents=True, exist_ok=True)
-                    store.fs.get_file(there, str(Path(scratch) / name))
-                    if store.digest(Path(scratch) / name) != digest:
+                    fetched.parent.mkdir(parents=True, exist_ok=True)
+                    store.fs.get_file(there, str(fetched))
+                    if store.digest(fetched) != digest:
                         what = "damaged; delete it, and the next backup copies it again. Nothing has been changed"
                         raise UserError(f"{there}: {what}")
                     moved += size
-            notes = _put_in_place(root, Path(scratch)) + _unused(root, manifest)
+            notes = _put_in_place(root, Path(scratch))
+
+    # The registry may be in another place than the one that is used here.
+    try:
+        uri = settings.read(root)[0].uri
+    except UserError as error:
+        notes.append(str(error))
+    else:
+        notes += [
+            f"the registry is in {name}, which is not in use: tracking.uri or MLFLOW_TRACKING_URI is {shown(uri)}; "
+            f"set it to {SQLITE}{name} to use what was restored"
+            for name in manifest
+            if Path(name).parent == MLFLOW and (root / name).resolve() != Path(uri.removeprefix(SQLITE)).resolve()
+        ]
     return Summary(names[-1], len(manifest), sum(size for _, size in manifest.values()), moved, notes)
 
 
@@ -212,12 +226,10 @@ def _files(root: Path, scratch: Path, uri: str) -> Iterator[tuple[str, Path]]:
         yield (MLFLOW / database.name).as_posix(), scratch / "db"
         for path in _below(database.parent / "artifacts"):
             yield (MLFLOW / path.relative_to(database.parent)).as_posix(), path
-    for folder in FOLDERS:
-        for path in _below(root / folder):
-            yield path.relative_to(root).as_posix(), path
-    for pattern in SWEPT:
-        for path in (root / paths.SWEEPS).glob(pattern):
-            yield path.relative_to(root).as_posix(), path
+    others = [path for folder in FOLDERS for path in _below(root / folder)]
+    others += [path for pattern in SWEPT for path in (root / paths.SWEEPS).glob(pattern)]
+    for path in others:
+        yield path.relative_to(root).as_posix(), path
 
 
 def _below(folder: Path) -> list[Path]:
@@ -231,14 +243,16 @@ def _below(folder: Path) -> list[Path]:
     return sorted(path for path in files if path.is_file())
 
 
-def _cached(repo: Any) -> list[Path]:
-    """The cached results that ``dvc.lock`` names, and DVC's records of stages that ran."""
-    objects = (Path(repo.cache.local.oid_to_path(name)) for name in used(repo))
-    return sorted([*objects, *_below(Path(repo.stage_cache.cache_dir))])
-
-
 def _put_in_place(root: Path, scratch: Path) -> list[str]:
     """Move what was fetched into the checkout; returns what became of the files that were there."""
+
+    def move(path: Path, there: Path) -> None:
+        """Also to another file system, where a kill leaves no part of it."""
+        there.parent.mkdir(parents=True, exist_ok=True)
+        part = there.with_name(f"{there.name}.part")
+        shutil.move(path, part)
+        part.rename(there)
+
     notes = []
     if (scratch / MLFLOW).exists():
         if (root / MLFLOW).exists():
@@ -249,33 +263,10 @@ def _put_in_place(root: Path, scratch: Path) -> list[str]:
     for name in BESIDE:
         both = [folder / name for folder in (root, scratch) if (folder / name).exists()]
         if len({path.read_bytes() for path in both}) == 2:
-            _move(both[1], root / f"{name}.restored")
+            move(both[1], root / f"{name}.restored")
             notes.append(f"{name} differs; the backup's is {name}.restored")
     for path in _below(scratch):
         there = root / path.relative_to(scratch)
         if not there.exists():
-            _move(path, there)
+            move(path, there)
     return [*notes, "`dvc checkout` restores the results that dvc.lock records"]
-
-
-def _move(path: Path, there: Path) -> None:
-    """Move a file, to another file system too, where a kill leaves no part of it."""
-    there.parent.mkdir(parents=True, exist_ok=True)
-    part = there.with_name(f"{there.name}.part")
-    shutil.move(path, part)
-    part.rename(there)
-
-
-def _unused(root: Path, names: dict[str, Any]) -> list[str]:
-    """What to do if the restored registry is not the one that is used here."""
-    try:
-        uri = settings.read(root)[0].uri
-    except UserError as error:
-        return [str(error)]
-    used = Path(uri.removeprefix(SQLITE)).resolve()
-    return [
-        f"the registry is in {name}, which is not in use: tracking.uri or MLFLOW_TRACKING_URI is {shown(uri)}; "
-        f"set it to {SQLITE}{name} to use what was restored"
-        for name in names
-        if Path(name).parent == MLFLOW and (root / name).resolve() != used
-    ]

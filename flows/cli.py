@@ -140,11 +140,12 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show which stages are up to date, and what the registry holds."""
-    from flows import cache, checkout, settings, standing
+    from flows import checkout, settings, standing
     from flows.graph import Graph
+    from flows.health import outputs
 
     root = project()
-    if not as_json and cache.empty(root):
+    if not as_json and outputs.empty(root):
         settings.read(root)
         checkout.check_parameters(root)
         print("nothing was run yet: `plm run`")

@@ -1,27 +1,38 @@
-"""``plm doctor``: compares the stores with each other, and fixes what can be fixed without losing anything."""
+"""``plm doctor`` compares the stores with each other, and fixes what can be fixed without losing anything. ``plm gc``,
+and the last step of a scheduled run, deletes what the section ``retention`` does not keep."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flows.health import finding
+from flows import settings
+from flows.checkout import only_one
+from flows.health import finding, local, outputs, registry, schedule
 from flows.health.finding import Finding, Report
-from flows.health.local import disk, journals, locks, snapshots
-from flows.health.outputs import cached, outputs
-from flows.health.registry import registry
-from flows.health.schedule import schedule
+from flows.outcome import UserError
 
 CHECKS: dict[str, finding.Check] = {
-    "outputs": outputs,
-    "cache": cached,
-    "journals": journals,
-    "registry": registry,
-    "snapshots": snapshots,
-    "locks": locks,
-    "schedule": schedule,
-    "disk": disk,
+    "outputs": outputs.outputs,
+    "cache": outputs.cached,
+    "journals": local.journals,
+    "registry": registry.registry,
+    "snapshots": local.snapshots,
+    "locks": local.locks,
+    "schedule": schedule.schedule,
+    "disk": local.disk,
 }
+"""Each finds problems."""
+WASTE: dict[str, finding.Check] = {
+    "registry": registry.old_versions,
+    "cache": outputs.old_objects,
+    "snapshots": local.old_snapshots,
+    "journals": local.old_journals,
+    "sweeps": local.old_sweeps,
+    "compiled": local.old_compiled,
+    "Prefect": schedule.old_runs,
+}
+"""Each finds what is not kept."""
 
 WELL, WRONG, UNSEEN = range(3)
 """Exit statuses: all is well; there is a problem; no problem was found, but not everything could be checked."""
@@ -65,3 +76,38 @@ def lines(report: Report) -> Iterator[str]:
         yield f"               {note}"
     if status(report) == WELL:
         yield "all is well"
+
+
+def collect(root: Path, delete: bool) -> Report:
+    """Find what is not kept, and delete it if ``delete`` is set, while no pipeline runs in the checkout.
+
+    Raises:
+        UserError: ``params.yaml`` has no section ``retention`` or a wrong one, or a pipeline runs.
+    """
+    rules = settings.retention(root)
+    if rules is None:
+        example = "{versions: 20, champions: 5, days: 90, snapshots_days: 30}"
+        raise UserError(f"{root / 'params.yaml'}: no section retention, so everything is kept; for example {example}")
+    with only_one(root):
+        return finding.look(WASTE, root, rules, mend=delete)
+
+
+def last_step(root: Path) -> None:
+    """Delete like ``collect``, in a checkout that is held, if a deployment runs this flow; errors become warnings."""
+    from prefect.logging import get_run_logger
+    from prefect.runtime import deployment
+
+    if deployment.get_id() is None:
+        return
+    log = get_run_logger()
+    try:
+        if (rules := settings.retention(root)) is None:
+            return
+        report = finding.look(WASTE, root, rules, mend=True)
+    except Exception as error:  # noqa: BLE001 whatever it is, the run has done its work
+        log.warning("nothing was cleaned up: %s", " ".join(str(error).split()))
+        return
+    for name, why in report.unseen.items():
+        log.warning("not cleaned up: %s: %s", name, why)
+    if report.mended:
+        log.info("cleaned up: %s", "; ".join(each.where for each in report.mended))

@@ -19,7 +19,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import display, nights, promotion, retention, timing
+from flows import display, doctor, nights, promotion, timing
 from flows.checkout import Checkout, HeldError, checked_out, idle
 from flows.failures import CancelledError, StageError
 from flows.graph import BusyError
@@ -185,7 +185,7 @@ def make_flow(
                 with nights.remembered(folder) as tell:
                     close_dead_runs(FLOW, folder)
                     tell(result := execute(held, track, registration))
-                retention.last_step(folder)
+                doctor.last_step(folder)
         except HeldError as error:
             # A run covers everything: what this one would have done, the other one or the next one does.
             return Completed(name="Skipped", message=str(error))

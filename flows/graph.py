@@ -1,7 +1,7 @@
 """The graph of stages as DVC reads it from ``dvc.yaml``: the stages, their order, and which are out of date.
 
-Only this file, ``mending.py`` and ``cache.py`` import DVC. Its Python interface is not public, so the
-version is pinned and every use is in these files. DVC takes 0.5 s to import, hence the imports inside the functions.
+Only this file, ``mending.py``, ``backup.py`` and ``health/outputs.py`` import DVC. Its Python interface is not public,
+so the version is pinned and every use is in these files. DVC takes 0.5 s to import, hence the imports in functions.
 """
 
 import contextlib

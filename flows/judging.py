@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from flows.store import RegistrationFailed, RegistryError, unless_gone, warn
 
 STDERR = 2
 """Where evaluations print: the standard output of `plm compare --json` is for its JSON."""
-ABOUT = "about.json"
-"""What the registry knows about both sides, for the decision record."""
 GRACE_S = 60.0
 """How long an evaluation may take to end when this process dies."""
 
@@ -39,29 +37,37 @@ def judge(
         RegistryError: the gate cannot judge, or a version cannot be evaluated.
     """
     sides = [challenger] if champion is None else [champion, challenger]
-    known = {"experiment": registry.experiment(), "sides": [about(registry, side) for side in sides]}
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        (work / ABOUT).write_text(json.dumps(known), encoding="utf-8")
+        known = {"experiment": registry.experiment(), "sides": [about(registry, side) for side in sides]}
+        (work / "about.json").write_text(json.dumps(known), encoding="utf-8")
         evidence = {side.number: registry.evidence(side, work / side.number) for side in sides}
         arguments = ["--challenger", str(evidence[challenger.number])]
         if champion:
             asked = registry.ledger.asked(champion.number, challenger.number)
             arguments += ["--champion", str(evidence[champion.number]), "--asked", str(asked)]
 
+        def gate() -> dict[str, Any]:
+            out = work / "decision.json"
+            command = ["tasks.gate", *arguments, "--out", str(out), "--about", str(work / "about.json")]
+            status, said = _task(root, command, subprocess.PIPE)
+            if status != 0:
+                raise RegistryError(f"the gate cannot judge: {said.strip() or f'exit status {status}'}")
+            return dict(json.loads(out.read_text(encoding="utf-8")))
+
         def settled(sides: Sequence[Version], stale: str) -> dict[str, Any]:
             """The decision once the sides have been evaluated on the files that it names in ``stale``, one by one.
 
             A new evaluation may show that another file is needed, so the gate is asked until nothing new is.
             """
-            decision = _gate(root, work, arguments)
+            decision = gate()
             fresh: set[tuple[str, str]] = set()
             while wanted := [(s, f) for s in sides for f in decision[stale] if (s.number, f) not in fresh]:
                 side = wanted[0][0]
                 files = [file for each, file in wanted if each is side]
                 _evaluate_again(root, registry, side, files, evidence[side.number])
                 fresh |= {(side.number, file) for file in files}
-                decision = _gate(root, work, arguments)
+                decision = gate()
             for side in sides:
                 if any(number == side.number for number, _ in fresh):
                     registry.keep_evidence(side, evidence[side.number])
@@ -69,7 +75,16 @@ def judge(
 
         # The champion first: as a rule only its examples are stale.
         decision = settled(sides, "examples_differ")
-        if champion and also_earlier and (earlier := _earlier(registry, decision, champion, challenger)):
+        if champion is None:
+            return decision | {"champion": None}
+
+        # The last champion before this one with a likelihood that the challenger has and this one does not have.
+        rows = [row for row in decision["table"] if row["verdict"] == "not comparable" and row["champion"] is None]
+        lacking = {row["metric"] for row in rows}
+        for earlier in registry.champions(champion.number, challenger.number) if also_earlier and lacking else []:
+            table = json.loads(earlier.tags.get(TABLE_TAG, "{}")).get("table", [])
+            if not lacking & {row["metric"] for row in table if row.get("challenger") is not None}:
+                continue
             evidence[earlier.number] = registry.evidence(earlier, work / earlier.number)
             arguments += ["--earlier", earlier.number, str(evidence[earlier.number])]
             try:
@@ -78,8 +93,9 @@ def judge(
                 raise
             except RegistryError as error:  # the gate records that it was not compared
                 warn(str(error))
-                decision = _gate(root, work, arguments)
-    return decision | {"champion": champion.number if champion else None}
+                decision = gate()
+            break
+    return decision | {"champion": champion.number}
 
 
 def about(registry: Registry, version: Version) -> dict[str, Any]:
@@ -99,39 +115,15 @@ def about(registry: Registry, version: Version) -> dict[str, Any]:
     return known
 
 
-def _earlier(registry: Registry, decision: Mapping[str, Any], champion: Version, challenger: Version) -> Version | None:
-    """The last champion before this one with a likelihood that the challenger has and this one does not have."""
-    rows = [row for row in decision["table"] if row["verdict"] == "not comparable" and row["champion"] is None]
-    lacking = {row["metric"] for row in rows}
-    known = {v.number: v for v in registry.versions() if v.number not in (champion.number, challenger.number)}
-    for version in (known[number] for number in reversed(registry.ledger.champions()) if number in known):
-        table = json.loads(version.tags.get(TABLE_TAG, "{}")).get("table", [])
-        if lacking & {row["metric"] for row in table if row.get("challenger") is not None}:
-            return version
-    return None
-
-
-def _gate(root: Path, work: Path, arguments: Sequence[str]) -> dict[str, Any]:
-    out = work / "decision.json"
-    command = ["tasks.gate", *arguments, "--out", str(out), "--about", str(work / ABOUT)]
-    status, said = _task(root, command, subprocess.PIPE)
-    if status != 0:
-        raise RegistryError(f"the gate cannot judge: {said.strip() or f'exit status {status}'}")
-    return dict(json.loads(out.read_text(encoding="utf-8")))
-
-
 def _evaluate_again(root: Path, registry: Registry, version: Version, files: list[str], evidence: Path) -> None:
-    """Replace these evidence files of a version by an evaluation of its checkpoint on the current examples.
-
-    A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together. Minimal pairs, for which
-    nothing is trained, have the seed 0.
-    """
+    """Replace these evidence files of a version by an evaluation of its checkpoint on the current examples."""
     said = f"{registry.name} version {version.number} is re-evaluated on the current examples"
-    tasks = dict(map(task_and_seed, files))
+    tasks = dict(map(task_and_seed, files))  # all seeds of a task are replaced together
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = registry.checkpoint(version, Path(folder))
         for number, (task, seed) in enumerate(tasks.items(), 1):
             print(f"{said}: {task or 'likelihood'} ({number} of {len(tasks)})", file=sys.stderr, flush=True)
+            # Nothing is trained for minimal pairs: their seed is 0.
             module = {"": "tasks.evaluate", "0": "tasks.minimal_pairs"}.get(seed, "tasks.finetune")
             output = Path(tempfile.mkdtemp(dir=folder))
             command = [module, version.tags["plm.model"], *([task] if task else [])]

@@ -1,4 +1,4 @@
-"""The ledger: every decision on a champion, as a run of the experiment ``<experiment>-decisions``. For the registry.
+"""The ledger: every decision on a champion is a run of the experiment ``<experiment>-decisions``. For the registry.
 
 MLflow keeps no history of aliases (mlflow#2169). A decision is recorded completely before anything moves, and its run
 ends only when everything has moved: what a killed process leaves RUNNING is completed by the next one.
@@ -28,6 +28,8 @@ MODEL_TAG = "plm.registered_model"
 """Names the registered model that a run of the ledger is about; set when the run is created."""
 TABLE_TAG = "gate.table"
 """What the gate compared, as JSON."""
+VERDICT_TAGS = (TABLE_TAG, "gate.reasons", "gate")
+"""The tags of a version that was judged, in the order in which they are set: a version with the last has all."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Decision:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags that the version gets. The verdict comes last, because it says that the others are set."""
+        """The ``VERDICT_TAGS`` that the version gets; the table only if the gate was asked."""
         if not self.gate:
             return {}
         seen = {name: self.details[name] for name in ("champion", "table")} if self.details else None

@@ -36,48 +36,41 @@ def mend(repo: Any) -> list[str]:
     Args:
         repo: DVC's ``Repo``, locked.
     """
+    from dvc.exceptions import DvcException
     from dvc.lock import make_lock
 
+    done: list[str] = []
     tmp = Path(repo.tmp_dir)
+    path = tmp / "rwlock"
     hardlink = repo.config["core"].get("hardlink_lock", False)
     with make_lock(str(tmp / "rwlock.lock"), tmp_dir=str(tmp), hardlink_lock=hardlink, wait=True):
-        done = _mend_rwlock(tmp / "rwlock")
+        if path.exists():
+            # What dead processes hold: DVC releases it itself, unless another process has got the same id since.
+            try:
+                held = {"write": {}, "read": {}} | json.loads(path.read_text())
+            except ValueError:
+                path.unlink()
+                done.append(f"{path}: half written; removed")
+            else:
+                kept = {
+                    "write": {name: one for name, one in held["write"].items() if _may_hold(one)},
+                    "read": {name: [one for one in many if _may_hold(one)] for name, many in held["read"].items()},
+                }
+                if kept != held:
+                    atomic_text(path, json.dumps(kept))
+                    done.append(f"{path}: held by processes that are gone; released")
+
+    # A closer look at the lock file takes half a second.
     lock = Path(repo.root_dir) / "dvc.lock"
-    if _is_broken(repo, lock):
+    try:
+        _ = repo.index.stages
+        broken = lock.exists() and not lock.read_bytes().endswith(b"\n")
+    except DvcException:
+        broken = True
+    if broken:
         done += _mend_lock_file(lock, tmp / "dvc.lock.broken")
         repo._reset()
     return done
-
-
-def _is_broken(repo: Any, lock: Path) -> bool:
-    """Whether the lock file may be half written; a closer look takes half a second."""
-    from dvc.exceptions import DvcException
-
-    try:
-        _ = repo.index.stages
-    except DvcException:
-        return True
-    return lock.exists() and not lock.read_bytes().endswith(b"\n")
-
-
-def _mend_rwlock(path: Path) -> list[str]:
-    """Release what dead processes hold. DVC does so itself, unless another process has got the same id since."""
-    if not path.exists():
-        return []
-    try:
-        held = {"write": {}, "read": {}} | json.loads(path.read_text())
-    except ValueError:
-        path.unlink()
-        return [f"{path}: half written; removed"]
-    # Processes that are alive stay listed.
-    kept = {
-        "write": {name: one for name, one in held["write"].items() if _may_hold(one)},
-        "read": {name: [one for one in many if _may_hold(one)] for name, many in held["read"].items()},
-    }
-    if kept == held:
-        return []
-    atomic_text(path, json.dumps(kept))
-    return [f"{path}: held by processes that are gone; released"]
 
 
 def _may_hold(process: dict[str, Any]) -> bool:

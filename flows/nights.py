@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from flows.cache import DAY_S
 from flows.checkout import at_work, began
 from flows.outcome import Result
+from flows.settings import DAY_S
 from plm_core.shared.files import atomic_text, locked
 
 if TYPE_CHECKING:

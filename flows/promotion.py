@@ -1,24 +1,39 @@
 """From a trained checkpoint to the champion: register, gate, promote, roll back.
 
-``flows/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. The gate's decision comes from
-``judging.py``, and ``transaction.py`` commits it: the alias ``champion`` moves only with a decision against the current
-champion, or by force.
+``flows/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. ``python -m tasks.package``
+makes a checkpoint a version and tries it, ``judging.py`` gets the gate's decision, and the registry commits it: the
+alias ``champion`` moves only with a decision against the current champion, or by force. All raise ``UserError`` if
+``params.yaml`` cannot be used, and its kind ``RegistrationFailed`` if MLflow cannot be reached or fails.
 """
 
+import contextlib
+import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from flows import settings, standing
 from flows.judging import judge
 from flows.ledger import ROLLED_BACK, Action, Decision
-from flows.packaging import Packager, checkpoint_digest
-from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, Registry, Version, opened
+from flows.registry import (
+    CHALLENGER,
+    CHAMPION,
+    CHECKSUMS,
+    DIGEST_TAG,
+    EVIDENCE_TAG,
+    Registry,
+    StaleError,
+    Version,
+    opened,
+)
 from flows.stages import Stage
-from flows.store import RegistrationFailed, RegistryError, warn
-from flows.transaction import StaleError, alone, commit, disagreement, recover
+from flows.store import ENVIRONMENT, RegistrationFailed, RegistryError, evidence_digest, sha256, warn
+from plm_core.shared.stores import BY_JOURNAL, shown
 
 TRIES = 5
 """How many times a version is judged if the alias keeps moving in the meantime."""
@@ -36,14 +51,69 @@ class Outcome:
     reasons: list[str]
 
 
+@contextlib.contextmanager
+def packager(root: Path) -> "Iterator[subprocess.Popen[str]]":
+    """The process ``python -m tasks.package``, which imports MLflow and torch while this one does something else: one
+    serves a whole registration, and this process loads no model. It ends with the block, or when this process dies."""
+    tracking, _ = settings.read(root)
+    store = {"MLFLOW_TRACKING_URI": tracking.uri, "MLFLOW_EXPERIMENT_NAME": tracking.experiment}
+    store["CUDA_VISIBLE_DEVICES"] = ""  # the test needs no GPU, and others may be using them
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tasks.package"],
+        cwd=root,
+        env=ENVIRONMENT | os.environ | store,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # only this process gets a Ctrl-C, and ends the other
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the forks that try versions
+        process.communicate()
+
+
+def package(
+    process: "subprocess.Popen[str]", model: str, new: Sequence[dict[str, Any]], untried: Sequence[str]
+) -> dict[str, str | None]:
+    """Log what ``new`` describes (``tasks/package.py``) as versions; then load and query these, and those whose numbers
+    are ``untried``, each in a fresh process.
+
+    Returns:
+        What is wrong with each version, by its number; None if it works.
+
+    Raises:
+        RegistrationFailed: a version could not be logged, or not be tested, for example because memory ran out.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    line = ""
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps({"model": model, "log": [*new], "try": [*untried]}) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+    if not line:
+        raise RegistrationFailed(f"tasks.package ended with exit status {process.wait()}; see its error above")
+    answer = json.loads(line)
+    if answer["error"]:
+        names = ", ".join(each["tags"]["dvc.stage"] for each in new)
+        raise RegistrationFailed(f"{names}: could not be logged as models: {answer['error']}")
+    for number, problem in answer["problems"].items():
+        if problem and problem["passing"]:
+            what = f"version {number} could not be tested: {problem['error']}"
+            raise RegistrationFailed(f"{model}: {what}; run again")
+    return {number: problem and shown(problem["error"]) for number, problem in answer["problems"].items()}
+
+
 def needed(root: Path, stages: Iterable[Stage]) -> bool:
     """Whether the registry lacks a model of the stages or a verdict on it, or somebody has moved the champion.
 
     Raises:
-        UserError: ``params.yaml`` cannot be used.
         RegistryError: a checkpoint is missing.
     """
-    wanted = {checkpoint_digest(root / stage.register["checkpoint"]) for stage in stages if stage.register}
+    wanted = {digest for _, digest in _checkpoints(root, stages)}
     if not wanted:
         return False
     try:
@@ -69,38 +139,54 @@ def register(
         tell: Is called with each outcome at once, because later ones may fail.
 
     Raises:
-        UserError: ``params.yaml`` cannot be used.
-        RegistryError: a checkpoint is missing, or the gate cannot judge one; the others are still judged.
-        RegistrationFailed: MLflow cannot be reached or fails.
+        RegistryError: a checkpoint or its evidence is missing, or the gate cannot judge one; the others are judged.
     """
     graph = list(stages)
-    wanted = [(s, checkpoint_digest(root / s.register["checkpoint"])) for s in graph if s.register is not None]
+    wanted = _checkpoints(root, graph)
     if not wanted:
         return []
+    stage_of: dict[str, Stage] = {}
+    for stage, digest in wanted:
+        stage_of.setdefault(digest, stage)
     outcomes: list[Outcome] = []
     # The packager imports its libraries while this process imports its own.
-    with Packager(root, settings.read(root)[0]) as packager, opened(root) as registry:
+    with packager(root) as process, opened(root) as registry:
         for outcome in catch_up(root, registry):
             tell(outcome)
             outcomes.append(outcome)
         for run in registry.abandoned():
             registry.client.set_terminated(run.info.run_id, "KILLED")
 
-        # Log the new checkpoints, and test them together with those that a killed registration has logged.
+        # New checkpoints become versions, under the pipeline's run if MLflow has it.
         known = _by_digest(registry)
-        new: dict[str, Stage] = {}
-        for stage, digest in wanted:
-            if digest not in known:
-                new.setdefault(digest, stage)
+        new = {digest: stage for digest, stage in stage_of.items() if digest not in known}
         if new:
             what = ", ".join(stage.name for stage in new.values())
             how = "logged, then tried in a fresh process, then judged"
             print(f"registration: {what}: {how}", file=sys.stderr, flush=True)
-        unjudged = [known[d] for d in dict.fromkeys(d for _, d in wanted) if d in known and not _is_judged(known[d])]
-        untried = [version.number for version in unjudged]
-        problems = packager.package(registry, [*new.values()], graph, registry.run_of(parent_run_id), untried)
-        known = _by_digest(registry)
+        key = (parent_run_id or "").removeprefix(BY_JOURNAL)
+        parents = registry.runs(f"tags.`plm.journal` = '{key}'") if key and new else iter(())
+        parent = next((run.info.run_id for run in parents), "")
+        git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+        versions = []
+        for digest, stage in new.items():
+            assert stage.register is not None
+            checkpoint = root / stage.register["checkpoint"]
+            evidence = evidence_files(root, stage, graph)
+            tags = {
+                DIGEST_TAG: digest,
+                EVIDENCE_TAG: evidence_digest(evidence),
+                "dvc.stage": stage.name,
+                "plm.model": checkpoint.name,
+                **({} if git.returncode else {"git.commit": git.stdout.strip()}),
+            }
+            files = {"checkpoint": str(checkpoint), "evidence": [str(file) for file in evidence]}
+            versions.append({**files, "tags": tags, "parent": parent})
 
+        # They are tested together with those that a killed registration has logged, and judged one after the other.
+        untried = [known[d].number for d in stage_of if d in known and not known[d].settled]
+        problems = package(process, registry.name, versions, untried) if versions or untried else {}
+        known = _by_digest(registry)
         for stage, digest in wanted:
             version = known[digest]
             if version.number in problems:
@@ -120,29 +206,24 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
     """Make a version (number or alias) the champion by hand, if the gate agrees or ``force`` is set.
 
     Raises:
-        UserError: ``params.yaml`` cannot be used.
         RegistryError: there is no such version, it is the champion already, or it cannot be loaded.
-        RegistrationFailed: MLflow cannot be reached or fails.
     """
     with opened(root) as registry:
         catch_up(root, registry)
         target = registry.get(version)
         if CHAMPION in target.aliases:
             raise RegistryError(f"{registry.name}: version {target.number} is the champion already")
-        if force:
-            _must_work(root, registry, target)
 
         def decide(champion: Version | None) -> Decision:
             before = champion.number if champion else ""
-            if force:
-                reasons = [reason, "the gate was not asked (force)"]
-                return Decision("promoted by hand", target.number, before, reasons, "overruled")
-            found = judge(root, registry, target, champion)
-            if not found["passed"]:
+            found = None if force else judge(root, registry, target, champion)
+            if found and not found["passed"]:
                 reasons = [*found["reasons"], f"asked for by hand: {reason}"]
                 return Decision("refused", target.number, before, reasons, "refused", found)
             _must_work(root, registry, target)
-            return Decision("promoted by hand", target.number, before, [reason, *found["reasons"]], "passed", found)
+            reasons = [reason, *(found["reasons"] if found else ["the gate was not asked (force)"])]
+            gate = "passed" if found else "overruled"
+            return Decision("promoted by hand", target.number, before, reasons, gate, found)
 
         return _commit_against_champion(registry, target, decide)
 
@@ -151,21 +232,16 @@ def rollback(root: Path, reason: str) -> Outcome:
     """Make the previous champion in the ledger the champion again; a second rollback goes back one more.
 
     Raises:
-        UserError: ``params.yaml`` cannot be used.
         RegistryError: there is no champion, none before it, or the previous one cannot be loaded.
-        RegistrationFailed: MLflow cannot be reached or fails.
     """
     with opened(root) as registry:
         catch_up(root, registry)
-        champions = registry.ledger.champions()
-        if not champions:
+        current = next(reversed(registry.ledger.champions()), None)
+        if current is None:
             raise RegistryError(f"{registry.name}: there is no champion, so there is nothing to roll back")
-        known = {version.number: version for version in registry.versions()}
-        current = champions[-1]
-        earlier = [number for number in champions if number in known and number != current]
-        if not earlier:
+        target = registry.former(current)
+        if target is None:
             raise RegistryError(f"{registry.name}: version {current} is the champion, and there was none before it")
-        target = known[earlier[-1]]
         _must_work(root, registry, target)
 
         def decide(champion: Version | None) -> Decision:
@@ -186,40 +262,64 @@ def catch_up(root: Path, registry: Registry) -> list[Outcome]:
     Returns:
         What is new in the ledger.
     """
-    with alone(registry):
-        done = recover(registry)
-    if odd := disagreement(registry):
-        alias = registry.alias(CHAMPION)
-        if alias is None:
-            before = registry.former()
-            instead = f"others are compared with version {before.number}" if before else "nothing can be compared"
-            warn(f"{registry.name}: {'; '.join(odd)}; until then {instead}")
-        else:
-            decision = _moved_by_hand(root, registry, registry.get(alias), registry.former(alias))
-            warn(f"{registry.name}: somebody made version {alias} the champion: {'; '.join(decision.reasons)}")
-            try:
-                commit(registry, decision, alias)
-                done.append(decision)
-            except StaleError:  # it has been moved again: the next command sees where
-                pass
+    with registry.alone():
+        done = registry.recover()
+    alias = registry.alias(CHAMPION)
+    odd = registry.disagreement()
+    if odd and alias is None:
+        before = registry.former()
+        instead = f"others are compared with version {before.number}" if before else "nothing can be compared"
+        warn(f"{registry.name}: {'; '.join(odd)}; until then {instead}")
+    elif odd and alias:
+        version = registry.get(alias)
+        before = registry.former(alias)
+        reasons = ["moved by a person in MLflow's UI or by its API; MLflow does not record who"]
+        found = None
+        try:
+            found = judge(root, registry, version, before)
+            verdict = "the gate agrees" if found["passed"] else "the gate would have refused"
+            reasons.append(f"{verdict}: {'; '.join(found['reasons'])}")
+        except RegistryError as error:
+            reasons.append(f"the gate could not judge: {error}")
+        warn(f"{registry.name}: somebody made version {alias} the champion: {'; '.join(reasons)}")
+        gate = "passed" if found and found["passed"] else "overruled"
+        number = before.number if before else ""
+        decision = Decision("moved in the UI", version.number, number, reasons, gate, found)
+        with contextlib.suppress(StaleError):  # it has been moved again: the next command sees where
+            registry.commit(decision, alias)
+            done.append(decision)
     return [
         Outcome(each.version, registry.get(each.version).tags.get("dvc.stage", "by hand"), each.action, each.reasons)
         for each in done
     ]
 
 
-def _moved_by_hand(root: Path, registry: Registry, version: Version, before: Version | None) -> Decision:
-    reasons = ["moved by a person in MLflow's UI or by its API; MLflow does not record who"]
-    found = None
-    try:
-        found = judge(root, registry, version, before)
-    except RegistryError as error:
-        reasons.append(f"the gate could not judge: {error}")
-    else:
-        verdict = "the gate agrees" if found["passed"] else "the gate would have refused"
-        reasons.append(f"{verdict}: {'; '.join(found['reasons'])}")
-    gate = "passed" if found and found["passed"] else "overruled"
-    return Decision("moved in the UI", version.number, before.number if before else "", reasons, gate, found)
+def evidence_files(root: Path, stage: Stage, stages: Iterable[Stage]) -> list[Path]:
+    """The files in the stage's evidence folder that a stage of the current graph made: removed stages leave theirs.
+
+    Raises:
+        RegistryError: there is none.
+    """
+    assert stage.register is not None
+    folder = root / stage.register["evidence"]
+    files = [path for made in stages for out in made.outs if (path := root / out).parent == folder and path.is_file()]
+    if not files:
+        raise RegistryError(f"{folder}: contains no output of any stage; expected the evidence of {stage.name}")
+    return sorted(files)
+
+
+def _checkpoints(root: Path, stages: Iterable[Stage]) -> list[tuple[Stage, str]]:
+    """The stages with ``meta: register``, each with the sha256 of its checkpoint's list of checksums."""
+    found = []
+    for stage in stages:
+        if stage.register is not None:
+            path = root / stage.register["checkpoint"] / CHECKSUMS
+            try:
+                found.append((stage, sha256(path)))
+            except OSError as error:
+                expected = "expected a checkpoint made by its stage"
+                raise RegistryError(f"{path}: {error.strerror}; {expected}") from error
+    return found
 
 
 def _by_digest(registry: Registry) -> dict[str, Version]:
@@ -227,11 +327,8 @@ def _by_digest(registry: Registry) -> dict[str, Version]:
     return {version.tags.get(DIGEST_TAG, ""): version for version in reversed(registry.versions())}
 
 
-def _is_judged(version: Version) -> bool:
-    return "gate" in version.tags or CHAMPION in version.aliases
-
-
 def _judged(root: Path, registry: Registry, version: Version, stage: Stage, problem: str | None) -> Outcome:
+    """What becomes of a new version with this ``problem``, None if it works."""
     if problem is None:
         registry.set_alias(CHALLENGER, version.number)
 
@@ -263,7 +360,7 @@ def _commit_against_champion(
         champion = registry.champion()
         decision = decide(champion or registry.former())
         try:
-            commit(registry, decision, champion.number if champion else None)
+            registry.commit(decision, champion.number if champion else None)
         except StaleError:
             warn(f"{registry.name}: the champion has changed; version {version.number} is judged again")
             continue
@@ -272,14 +369,11 @@ def _commit_against_champion(
 
 
 def _must_work(root: Path, registry: Registry, version: Version) -> None:
-    """Test a version in a fresh process: only one that works may become the champion.
-
-    Raises:
-        RegistryError: it cannot be used.
-    """
-    with Packager(root, registry.tracking) as packager:
-        if problem := packager.package(registry, [], [], "", [version.number])[version.number]:
-            raise RegistryError(
-                f"{registry.name}: version {version.number} cannot be used: {problem}; `plm status` shows the others, "
-                f"and `plm promote VERSION --reason ...` makes one the champion"
-            )
+    """Test a version: only one that works may become the champion. Raises RegistryError: it does not."""
+    with packager(root) as process:
+        problem = package(process, registry.name, [], [version.number])[version.number]
+    if problem:
+        raise RegistryError(
+            f"{registry.name}: version {version.number} cannot be used: {problem}; `plm status` shows the others, "
+            f"and `plm promote VERSION --reason ...` makes one the champion"
+        )

@@ -1,6 +1,14 @@
-"""The model registry in MLflow: versions, their tags and files, aliases. Used to register and to show models."""
+"""The model registry in MLflow: versions with their tags and files, aliases, and decisions on them, one at a time.
+
+The alias ``champion`` says who is champion, because people promote in MLflow's UI too; the ledger is the history.
+
+MLflow's API has neither locks nor compare-and-set. Processes of one machine exclude each other by a lock. If two
+machines decide on one server within the same second, the later alias wins: both decisions are in the ledger, and the
+next command finds that the ledger and the alias disagree, and says so.
+"""
 
 import contextlib
+import hashlib
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -9,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows import settings
-from flows.ledger import Ledger
+from flows.ledger import VERDICT_TAGS, Decision, Ledger
 from flows.store import (
     RegistrationFailed,
     RegistryError,
@@ -20,7 +28,9 @@ from flows.store import (
     unless_gone,
     warn,
 )
-from plm_core.shared.stores import BY_JOURNAL, LEDGER, alone, artifacts_of, experiment_tags, require_active
+from plm_core.shared import gpus, stores
+from plm_core.shared.files import locked
+from plm_core.shared.stores import SQLITE
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -37,6 +47,18 @@ ABANDONED_S = 2 * 3600.0
 """A registration that has taken this long is dead: logging may take half of it."""
 NO_RUN = "none"
 """The run id of a version that was created without a run: MLflow knows no such run, as if it had been deleted."""
+WAIT_S = 120.0
+"""How long to wait for another process's decision, which takes a second or two."""
+PAGE = "decision.html"
+"""The artifact of a version's run that holds the full record, because the length of a description is limited."""
+LIMIT = 5_000
+"""Characters of a description that every database of MLflow keeps."""
+SETS_IT = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
+"""What to do if the alias ``champion`` names nothing."""
+
+
+class StaleError(Exception):
+    """The champion is not the one that the decision was made against."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +72,11 @@ class Version:
     aliases: list[str] = field(default_factory=list)
     created: float = 0.0
     """Seconds since 1970."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has a verdict or needs none."""
+        return "gate" in self.tags or CHAMPION in self.aliases
 
 
 @contextlib.contextmanager
@@ -72,7 +99,7 @@ def opened(root: Path) -> Iterator["Registry"]:
         mlflow.set_tracking_uri(tracking.uri)
         mlflow.set_registry_uri(tracking.uri)
         try:
-            with alone(tracking.uri, SqlAlchemyStore):
+            with stores.alone(tracking.uri, SqlAlchemyStore):
                 registry = Registry(tracking, promotion.registered_model, mlflow.MlflowClient())
                 registry.experiment()
             yield registry
@@ -91,26 +118,16 @@ class Registry:
         self.client = client
         self.ledger = Ledger(client, self.experiment("-decisions"), name)
 
-    def versions(self) -> list[Version]:
-        """All versions, the newest first."""
-        aliases = self.aliases()
-        found = [
-            Version(
-                number=str(version.version),
-                run_id=version.run_id or NO_RUN,
-                tags=version.tags,
-                aliases=sorted(alias for alias, number in aliases.items() if number == str(version.version)),
-                created=version.creation_timestamp / 1000,
-            )
-            for version in pages(
-                lambda page: self.client.search_model_versions(f"name = '{self.name}'", 1000, None, page)
-            )
-        ]
-        return sorted(found, key=lambda version: -int(version.number))
-
-    def metrics(self) -> dict[str, Mapping[str, float]]:
-        """The metrics of all versions by their runs' ids; deleted runs are left out."""
-        return {run.info.run_id: run.data.metrics for run in self.runs(f"tags.`{DIGEST_TAG}` != ''")}
+    def experiment(self, suffix: str = "") -> str:
+        """The id of the pipeline's experiment, or of the one with this suffix; created if it is missing."""
+        uri = self.tracking.uri
+        name = self.tracking.experiment + suffix
+        found = self.client.get_experiment_by_name(name)
+        if found is not None:
+            stores.require_active(found, uri)
+            return found.experiment_id
+        tags = stores.experiment_tags(uri) | (stores.LEDGER if suffix else {})
+        return self.client.create_experiment(name, stores.artifacts_of(uri), tags)
 
     def runs(self, which: str, view: int = 1) -> "Iterator[Run]":
         """The runs of the experiment for which ``which``, MLflow's filter, holds; ``view``: its ``ViewType``."""
@@ -129,13 +146,22 @@ class Registry:
         running = self.runs(f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'")
         return [run for run in running if run.info.run_id not in known and run.info.start_time < latest]
 
-    def run_of(self, parent: str | None) -> str:
-        """The id of the run that ``journal:<key>`` names; empty if MLflow does not have it."""
-        if not parent or not parent.startswith(BY_JOURNAL):
-            return ""
-        key = parent.removeprefix(BY_JOURNAL)
-        found = self.client.search_runs([self.experiment()], f"tags.`plm.journal` = '{key}'", max_results=1)
-        return found[0].info.run_id if found else ""
+    def versions(self) -> list[Version]:
+        """All versions, the newest first."""
+        aliases = self.aliases()
+        found = [
+            Version(
+                number=str(version.version),
+                run_id=version.run_id or NO_RUN,
+                tags=version.tags,
+                aliases=sorted(alias for alias, number in aliases.items() if number == str(version.version)),
+                created=version.creation_timestamp / 1000,
+            )
+            for version in pages(
+                lambda page: self.client.search_model_versions(f"name = '{self.name}'", 1000, None, page)
+            )
+        ]
+        return sorted(found, key=lambda version: -int(version.number))
 
     def get(self, name: str) -> Version:
         """The version with this number or alias.
@@ -150,23 +176,35 @@ class Registry:
         known = ", ".join(version.number for version in reversed(versions)) or "none yet"
         raise RegistryError(f"{self.name}: no version or alias {name!r}; versions are: {known}")
 
-    def exists(self, number: str) -> bool:
-        """Whether there is a version with this number."""
-        return any(version.number == number for version in self.versions())
-
     def champion(self) -> Version | None:
         """The version that the alias ``champion`` names; also None if there is no version of that number."""
         return next((version for version in self.versions() if CHAMPION in version.aliases), None)
 
-    def former(self, but: str | None = None) -> Version | None:
-        """The latest champion in the ledger that still exists, except the version ``but``."""
-        known = {version.number: version for version in self.versions() if version.number != but}
-        return next((known[number] for number in reversed(self.ledger.champions()) if number in known), None)
+    def champions(self, *but: str) -> list[Version]:
+        """The champions in the ledger that still exist, the latest first, except the versions ``but``."""
+        known = {version.number: version for version in self.versions() if version.number not in but}
+        return [known[number] for number in reversed(self.ledger.champions()) if number in known]
+
+    def former(self, *but: str) -> Version | None:
+        """The latest of the ``champions``."""
+        return next(iter(self.champions(*but)), None)
 
     def tag(self, number: str, tags: Mapping[str, str]) -> None:
-        """Set tags of a version, in the given order."""
-        for key, value in tags.items():
-            self.client.set_model_version_tag(self.name, number, key, value)
+        """Set tags of a version, those of a verdict in their order."""
+        for key in sorted(tags, key=lambda key: VERDICT_TAGS.index(key) if key in VERDICT_TAGS else -1):
+            self.client.set_model_version_tag(self.name, number, key, tags[key])
+
+    def aliases(self) -> dict[str, str]:
+        """The version numbers by alias; a version with such a number need not exist."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            aliases = self.client.get_registered_model(self.name).aliases
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return {}
+        return {alias: str(number) for alias, number in aliases.items()}
 
     def alias(self, alias: str) -> str | None:
         """The number of the version that the alias names."""
@@ -180,20 +218,12 @@ class Registry:
         """Delete the alias."""
         self.client.delete_registered_model_alias(self.name, alias)
 
-    def evidence(self, version: Version, target: Path) -> Path:
+    def stored_evidence(self, version: Version, target: Path) -> tuple[Path, str]:
         """Download the latest evidence of a version into ``target``, a new folder.
 
-        If it is deleted or damaged, a warning says so, and the folder is empty: the gate re-evaluates a champion.
+        Returns:
+            The folder with it, and what is wrong with it, empty for nothing.
         """
-        found, wrong = self.stored_evidence(version, target)
-        if not wrong:
-            return found
-        warn(f"{self.name} version {version.number}: its stored evidence {wrong}")
-        (empty := target / "none").mkdir()
-        return empty
-
-    def stored_evidence(self, version: Version, target: Path) -> tuple[Path, str]:
-        """Download the evidence like ``evidence``; returns its folder and what is wrong with it, empty for nothing."""
         again = version.tags.get(AGAIN_TAG)
         expected = again or version.tags.get(EVIDENCE_TAG)
         target.mkdir()
@@ -202,6 +232,15 @@ class Registry:
             whole = expected in (None, evidence_digest(sorted(found.iterdir())))
             return found, "" if whole else "is damaged"
         return target, "has been deleted"
+
+    def evidence(self, version: Version, target: Path) -> Path:
+        """The folder with a version's latest evidence. If it is deleted or damaged, a warning says so, and the folder
+        is empty: the gate re-evaluates a champion."""
+        found, wrong = self.stored_evidence(version, target)
+        if wrong:
+            warn(f"{self.name} version {version.number}: its stored evidence {wrong}")
+            (found := target / "none").mkdir()
+        return found
 
     def keep_evidence(self, version: Version, folder: Path) -> None:
         """Make the files in ``folder`` the evidence of a version from now on."""
@@ -236,28 +275,103 @@ class Registry:
             )
         return found
 
-    def experiment(self, suffix: str = "") -> str:
-        """The id of the pipeline's experiment, or of the one with this suffix; created if it is missing."""
-        name = self.tracking.experiment + suffix
-        found = self.client.get_experiment_by_name(name)
-        if found is not None:
-            require_active(found, self.tracking.uri)
-            return found.experiment_id
+    def commit(self, decision: Decision, expected_champion: str | None) -> None:
+        """Record a decision and carry it out, if the alias still names the champion that it was made against.
+
+        Raises:
+            StaleError: the alias does not name ``expected_champion`` (None: nothing) now. Nothing was done.
+            RegistryError: another process holds the registry and does not let go.
+        """
+        with self.alone():
+            self.recover()
+            if self.alias(CHAMPION) != expected_champion:
+                raise StaleError
+            run = self.ledger.begin(decision)
+            self._carry_out(decision)
+            self.ledger.end(run, carried_out=True)
+
+    def recover(self) -> list[Decision]:
+        """Complete the decisions that a dead process had begun, or discard them; the caller is ``alone``.
+
+        A decision is discarded if it was not recorded completely, its version is gone, or a person has moved the alias.
+
+        Returns:
+            What was completed.
+        """
+        done: list[Decision] = []
+        for run, decision in self.ledger.unfinished():
+            what = f"{self.name}: a decision that was interrupted"
+            alias = self.alias(CHAMPION) or ""
+            exists = decision and any(version.number == decision.version for version in self.versions())
+            if decision and exists and (not decision.moves or alias in (decision.version, decision.previous)):
+                self._carry_out(decision)
+                self.ledger.end(run, carried_out=True)
+                warn(f"{what} has been completed: {decision}")
+                done.append(decision)
+            else:
+                self.ledger.end(run, carried_out=False)
+                warn(f"{what} has been discarded" + (f": {decision}" if decision else ""))
+        return done
+
+    def disagreement(self) -> tuple[str, str] | None:
+        """How the alias ``champion`` and the ledger disagree, and what fixes that; None if they agree."""
+        alias = self.alias(CHAMPION)
+        known = next(reversed(self.ledger.champions()), None)
+        if alias == known:
+            return None
+        if alias is None:
+            return f"no version is the champion, although version {known} was", SETS_IT
+        what = f"somebody has made version {alias} the champion, but the ledger has {known or 'none'}"
+        return what, "the next `plm run` asks the gate about it, and records it"
+
+    def _carry_out(self, decision: Decision) -> None:
+        """Move the alias, then describe and tag the version; idempotent."""
+        if decision.moves:
+            self.set_alias(CHAMPION, decision.version)
+            if self.alias(CHALLENGER) == decision.version:
+                self.delete_alias(CHALLENGER)
+        if not decision.gate:
+            return
+        # The decision on the pages of the version and of its run; without details, the gate was not asked.
+        version = self.get(decision.version)
+        details = decision.details or {}
+        known = self.client.get_model_version(self.name, version.number).description or ""
+        text = details.get("description") or (known.partition("\n\n")[2] if known.startswith("Overruled") else known)
+        if decision.gate == "overruled":
+            text = f"Overruled, {decision.action}: {' '.join(decision.reasons[0].split())}\n\n{text}"[:LIMIT]
+        if text != known:
+            self.client.update_model_version(self.name, version.number, text)
+        with unless_gone():
+            self.client.set_tag(version.run_id, "gate", decision.gate)
+            if "page" in details:
+                self.client.log_text(version.run_id, details["page"], PAGE)
+        # The verdict comes last: if a process dies before, the version has none, and is judged again.
+        self.tag(version.number, decision.tags)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the registry's lock on this machine.
+
+        Raises:
+            RegistryError: another process holds it and does not let go.
+        """
         uri = self.tracking.uri
-        tags = experiment_tags(uri) | (LEDGER if suffix else {})
-        return self.client.create_experiment(name, artifacts_of(uri), tags)
-
-    def aliases(self) -> dict[str, str]:
-        """The version numbers by alias; a version with such a number need not exist."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            aliases = self.client.get_registered_model(self.name).aliases
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            return {}
-        return {alias: str(number) for alias, number in aliases.items()}
+        beside = uri.startswith(SQLITE)
+        # For a server it is a name in Linux's kernel: a file in /tmp belongs to its first user.
+        path = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock")
+        name = f"plm registry {hashlib.sha256(stores.shown(uri).encode()).hexdigest()[:16]}"
+        deadline = time.monotonic() + WAIT_S
+        with contextlib.ExitStack() as held:
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    if lock := locked(path, wait=False) if beside else gpus.bind(name):
+                        held.enter_context(lock)
+                        break
+                if time.monotonic() > deadline:
+                    who = f"`fuser '{path}'` names it" if beside else f"it is {gpus.holder(name) or 'this one'}"
+                    raise RegistryError(f"{self.name}: another process has held the registry for {WAIT_S:.0f} s; {who}")
+                time.sleep(0.1)
+            yield
 
 
 def _evidence_path(digest: str | None) -> str:

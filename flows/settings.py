@@ -20,6 +20,7 @@ from plm_core.shared.stores import absolute
 T = TypeVar("T")
 Name = Annotated[str, Field(min_length=1)]
 AtLeastOne = Annotated[int, Field(ge=1)]
+DAY_S = 86400.0
 
 
 @config.section

@@ -7,16 +7,13 @@ and read from there until the store changes.
 import contextlib
 import json
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows import settings
-from plm_core.shared.stores import shown
-
-if TYPE_CHECKING:
-    from flows.registry import Registry
+from plm_core.shared.files import atomic_text
+from plm_core.shared.stores import SQLITE, shown
 
 NEWEST = 3
 """How many of the newest versions the tables show, in addition to those with an alias."""
@@ -30,42 +27,37 @@ def registry_status(root: Path) -> dict[str, Any]:
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     tracking, promotion = settings.read(root)
-    if not tracking.uri.startswith("sqlite:///"):
+    if not tracking.uri.startswith(SQLITE):
         return from_mlflow(root)
-    database = Path(tracking.uri.removeprefix("sqlite:///"))
+    # The answer holds as long as the store, which may have a write-ahead log, this program, and the question.
+    database = Path(tracking.uri.removeprefix(SQLITE))
+
+    def state() -> list[Any]:
+        files = (database, database.with_name(f"{database.name}-wal"), Path(__file__))
+        abouts = [path.stat() for path in files if path.exists()]
+        names = [tracking.experiment, promotion.registered_model, str(database)]
+        return [*names, *([about.st_size, about.st_mtime_ns] for about in abouts)]
+
     cache = database.with_name(f"{database.name}.status.json")
-    key = _key(database, tracking.experiment, promotion.registered_model)
+    before = state()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(cache.read_text(encoding="utf-8"))
-        if found["key"] == key:
+        if found["key"] == before:
             return dict(found["status"])
     status = from_mlflow(root)
-    if key == _key(database, tracking.experiment, promotion.registered_model):  # and not if it changed in between
-        new = cache.with_suffix(f".{os.getpid()}.tmp")
+    if before == state():
         with contextlib.suppress(OSError):  # with a full disk, the next call only takes longer
-            new.write_text(json.dumps({"key": key, "status": status}), encoding="utf-8")
-            new.replace(cache)
-        new.unlink(missing_ok=True)
+            atomic_text(cache, json.dumps({"key": before, "status": status}))
     return status
-
-
-def _key(database: Path, *names: str) -> list[Any]:
-    """Changes with the store, which may have a write-ahead log, with what is asked of it, and with this program."""
-    key: list[Any] = [*names, str(database)]
-    for path in (database, database.with_name(f"{database.name}-wal"), Path(__file__)):
-        with contextlib.suppress(FileNotFoundError):
-            about = path.stat()
-            key += [about.st_size, about.st_mtime_ns]
-    return key
 
 
 def from_mlflow(root: Path) -> dict[str, Any]:
     """As ``registry_status``, without the cache."""
     from flows.ledger import TABLE_TAG
-    from flows.registry import DIGEST_TAG, opened
+    from flows.registry import CHAMPION, DIGEST_TAG, opened
 
     with opened(root) as registry:
-        metrics = registry.metrics()
+        metrics = {run.info.run_id: run.data.metrics for run in registry.runs(f"tags.`{DIGEST_TAG}` != ''")}
         versions = [
             {
                 "version": version.number,
@@ -84,25 +76,18 @@ def from_mlflow(root: Path) -> dict[str, Any]:
             }
             for version in registry.versions()
         ]
-        notice, unsettled = _notice(registry)
+        # What is odd about the champion, and whether the next command that decides something resolves it.
+        interrupted = bool(registry.ledger.unfinished())
+        odd = registry.disagreement()
+        if interrupted:
+            odd = ("a decision was interrupted", "the next `plm run` completes or discards it")
         return {
             "model": registry.name,
             "tracking_uri": shown(registry.tracking.uri),
             "versions": versions,
-            "notice": notice,
-            "unsettled": unsettled,
+            "notice": odd and "; ".join(odd),
+            "unsettled": interrupted or bool(odd and registry.alias(CHAMPION)),
         }
-
-
-def _notice(registry: "Registry") -> tuple[str | None, bool]:
-    """What is odd about the champion, and whether the next command that decides something resolves it."""
-    from flows.registry import CHAMPION
-    from flows.transaction import disagreement
-
-    if registry.ledger.unfinished():
-        return "a decision was interrupted; the next `plm run` completes or discards it", True
-    odd = disagreement(registry)
-    return odd and "; ".join(odd), bool(odd and registry.alias(CHAMPION))
 
 
 def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None:
@@ -115,16 +100,41 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
         *("version", "against", "metric", "champion", "challenger", "difference", "tolerance", "examples", "verdict"),
         title=f"What the gate compared for the model {registry['model']}",
     )
+    left_out: list[str] = []
     for version in shown:
-        for row in _compared(version):
-            table.add_row(version["version"], *row)
+        compared = version["compared"] or {"champion": None, "table": []}
+        notes: dict[str, list[str]] = {}
+        for row in compared["table"]:
+            # A metric that both sides have, or that the first model has.
+            if row.get("difference") is not None or row["verdict"] == "no champion":
+                groups = row.get("groups") or row["examples"]
+                table.add_row(
+                    version["version"],
+                    row.get("earlier") or compared["champion"] or "",
+                    row["metric"],
+                    *("" if row[side] is None else f"{row[side]:.4f}" for side in ("champion", "challenger")),
+                    "" if row["difference"] is None else f"{row['difference']:+.4f}",
+                    f"{row['tolerance']:g}",
+                    f"{row['examples']:,}{f' in {groups:,} groups' * (groups < row['examples'])}"
+                    if row["examples"]
+                    else "",
+                    row["verdict"],
+                )
+            # One that a side lacks; of a likelihood that neither has, nothing is said.
+            elif compared["champion"] and {row.get("champion", 0), row.get("challenger")} != {None}:
+                notes.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
+        lines = (f"{', '.join(metrics)} not compared: {note}" for note, metrics in notes.items())
+        left_out = [*(f"version {version['version']}: {line}" for line in lines), *left_out]
     if table.row_count:
         console.print(table)
     if every:
-        console.print(_metrics(shown))
-    for version in reversed(shown):
-        for note, metrics in _left_out(version).items():
-            console.print(f"version {version['version']}: {', '.join(metrics)} not compared: {note}")
+        metrics = Table("metric", *(f"version {version['version']}" for version in shown), title="Metrics")
+        for name in sorted({name for version in shown for name in version["metrics"]}):
+            values = [version["metrics"].get(name) for version in shown]
+            metrics.add_row(name, *("" if value is None else f"{value:,.4f}" for value in values))
+        console.print(metrics)
+    for line in left_out:
+        console.print(line)
     for version in reversed(shown):
         first = "champion" in version["aliases"]
         names = " (champion)" if first else "".join(f" ({alias})" for alias in version["aliases"])
@@ -136,44 +146,3 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
     champion = next((v["version"] for v in versions if "champion" in v["aliases"]), None)
     name = f"{registry['model']} version {champion}" if champion else "none yet"
     console.print(f"champion       [bold]{name}[/bold]")
-
-
-def _metrics(versions: Sequence[Mapping[str, Any]]) -> Any:
-    """A table with a row per metric and a column per version."""
-    from rich.table import Table
-
-    table = Table("metric", *(f"version {version['version']}" for version in versions), title="Metrics")
-    for name in sorted({name for version in versions for name in version["metrics"]}):
-        values = [version["metrics"].get(name) for version in versions]
-        table.add_row(name, *("" if value is None else f"{value:,.4f}" for value in values))
-    return table
-
-
-def _compared(version: Mapping[str, Any]) -> list[list[str]]:
-    """A row per metric that both sides have, or that the first model has."""
-    found = version["compared"] or {"table": []}
-    return [
-        [
-            row.get("earlier") or found["champion"] or "",
-            row["metric"],
-            *("" if row[side] is None else f"{row[side]:.4f}" for side in ("champion", "challenger")),
-            "" if row["difference"] is None else f"{row['difference']:+.4f}",
-            f"{row['tolerance']:g}",
-            f"{row['examples']:,}{f' in {groups:,} groups' * (groups < row['examples'])}" if row["examples"] else "",
-            row["verdict"],
-        ]
-        for row in found["table"]
-        if row.get("difference") is not None or row["verdict"] == "no champion"
-        for groups in [row.get("groups") or row["examples"]]
-    ]
-
-
-def _left_out(version: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The metrics that were not compared, by reason."""
-    found: dict[str, list[str]] = {}
-    compared = version["compared"] or {"champion": None, "table": []}
-    for row in compared["table"] if compared["champion"] else []:
-        known = {row.get("champion", 0), row.get("challenger")} != {None}  # None: a likelihood that neither has
-        if row.get("difference") is None and known:
-            found.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
-    return found

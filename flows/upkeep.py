@@ -41,16 +41,33 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """Delete what `retention` in params.yaml does not keep."""
-    from flows import retention
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    from flows import doctor as health
+    from flows.display import console
 
     if yes and dry_run:
         raise UserError("--yes, --dry-run: expected one of them")
     delete = yes or not (dry_run or sys.stdin.isatty())
-    report = retention.collect(project(), delete)
+    report = health.collect(project(), delete)
+    found = report.mended + report.findings
+    size = sum(each.bytes or 0 for each in found)  # as far as is known
     if as_json:
-        print(json.dumps(retention.plain(report, delete), indent=2))
-    else:
-        retention.show(report, delete)
+        waste = [{"what": each.where, "why": each.what, "bytes": each.bytes} for each in found]
+        print(json.dumps({"deleted": delete, "waste": waste, "bytes": size, "failed": report.unseen}, indent=2))
+        raise typer.Exit(int(bool(report.unseen)))
+    out = console()
+    if found:
+        table = Table("what", "why", "frees", title="Deleted" if delete else "To be deleted")
+        for each in found:
+            table.add_row(each.where, each.what, "" if each.bytes is None else decimal(each.bytes))
+        out.print(table)
+    for name, why in report.unseen.items():
+        out.print(f"[yellow]warning[/yellow]        {name}: {why}")
+    out.print(f"{decimal(size)} {'freed' if delete else 'to be freed'}" if found else "nothing to delete")
+    if found and not delete:
+        out.print("`plm gc --yes` deletes it")
     raise typer.Exit(int(bool(report.unseen)))
 
 

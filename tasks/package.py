@@ -65,14 +65,9 @@ PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
 """Errors of the machine, not of the model."""
 
 
-def log_all(root: Path, model: str, versions: Sequence[dict[str, Any]]) -> list[str]:
-    """Log what belongs to each version, one after the other, in the project's folder; returns their numbers."""
-    os.chdir(root)
-    return [log(model, **each) for each in versions]
-
-
 def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: str) -> str:
     """Log all that belongs to one version, and make it a version of the registered model; returns its number."""
+    # Not at the top of the file: trying a version must not load the checkout's packages.
     import plm_core
     from tasks.reporting.version import facts as known
     from tasks.tracking.run import datasets, flat
@@ -109,7 +104,6 @@ def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, st
 
 def signature() -> ModelSignature:
     """The columns of a request and of its answer, and the request's parameters with their defaults."""
-    # Not at the top of the file: trying a version must not load the checkout's core.
     from plm_core.shared.sampling import SamplingConfig
 
     defaults = SamplingConfig()
@@ -125,24 +119,6 @@ def signature() -> ModelSignature:
             ]
         ),
     )
-
-
-def try_version(uri: str) -> None:
-    """Load a version and let it answer.
-
-    Raises:
-        ValueError: its answer to one text is not one likelihood, or it needs code of the checkout.
-    """
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tasks"]:
-        del sys.modules[name]
-    here = {spec.origin for name in ("plm_core", "tasks") if (spec := importlib.util.find_spec(name))}
-    answer = mlflow.pyfunc.load_model(uri).predict(*TRIAL)
-    rows = answer.to_dict("records") if isinstance(answer, pd.DataFrame) else []
-    if len(rows) != 1 or not isinstance(rows[0].get("likelihood"), float):
-        raise ValueError(f"its answer to one text is {str(answer)[:200]}")
-    for name in ("plm_core", "tasks"):
-        if getattr(sys.modules.get(name), "__file__", None) in here:
-            raise ValueError(f"it does not carry the package {name} that it needs")
 
 
 def requirements(checkpoint: Path) -> list[str]:
@@ -161,21 +137,37 @@ def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:
     """
     from plm_core.evaluation.evidence import SCORE, read_task, task_files
 
-    folder = evidence[0].parents[2] / "metrics"
+    def numbers(name: str) -> dict[str, float]:
+        path = evidence[0].parents[2] / "metrics" / f"{name}.json"
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return {name: value for name, value in found.items() if type(value) in (int, float)}
+
     tasks = task_files(evidence[0].parent, {path.name for path in evidence})
-    found = _numbers(folder / f"evaluate-{model}.json")
+    found = numbers(f"evaluate-{model}")
     for task, files in tasks.items():
-        seeds = [_numbers(folder / f"finetune-{model}-{path.stem.replace('.', '-')}.json") for path in files]
+        seeds = [numbers(f"finetune-{model}-{path.stem.replace('.', '-')}") for path in files]
         found |= {f"{task}/{name}": fmean(each[name] for each in seeds if name in each) for name in seeds[0]}
     scores = {task: read_task(files).value for task, files in tasks.items()}
     found |= {f"{task}/{SCORE}": value for task, value in scores.items()}
     return found | ({SCORE: fmean(scores.values())} if scores else {})
 
 
-def _numbers(path: Path) -> dict[str, float]:
-    """The numbers in a metrics file, if it is there."""
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {name: value for name, value in found.items() if type(value) in (int, float)}
+def try_version(uri: str) -> None:
+    """Load a version and let it answer.
+
+    Raises:
+        ValueError: its answer to one text is not one likelihood, or it needs code of the checkout.
+    """
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tasks"]:
+        del sys.modules[name]
+    here = {spec.origin for name in ("plm_core", "tasks") if (spec := importlib.util.find_spec(name))}
+    answer = mlflow.pyfunc.load_model(uri).predict(*TRIAL)
+    rows = answer.to_dict("records") if isinstance(answer, pd.DataFrame) else []
+    if len(rows) != 1 or not isinstance(rows[0].get("likelihood"), float):
+        raise ValueError(f"its answer to one text is {str(answer)[:200]}")
+    for name in ("plm_core", "tasks"):
+        if getattr(sys.modules.get(name), "__file__", None) in here:
+            raise ValueError(f"it does not carry the package {name} that it needs")
 
 
 def in_forks(calls: Sequence[Callable[[], Any]], limit_s: float) -> list[dict[str, Any]]:
@@ -224,8 +216,14 @@ def _call(call: Callable[[], Any], answer: Connection) -> None:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Log the new versions, then try them and the other ones, as many side by side as there are cores."""
-    model, new = request["model"], request["log"]
-    (logged,) = in_forks([partial(log_all, Path.cwd(), model, new)], LOG_S)
+    model = request["model"]
+    root = Path.cwd()
+
+    def log_all() -> list[str]:
+        os.chdir(root)
+        return [log(model, **each) for each in request["log"]]
+
+    (logged,) = in_forks([log_all], LOG_S)
     if "error" in logged:
         return {"error": logged["error"], "problems": {}}
     numbers = [*request["try"], *logged["value"]]
@@ -238,19 +236,19 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     return {"error": None, "problems": dict(zip(numbers, problems, strict=True))}
 
 
-def _end_with_requester() -> None:
-    os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)
-
-
 def main() -> None:
     """Answer the request."""
+
+    def end_with_requester() -> None:
+        os.read(0, 1)
+        os.killpg(0, signal.SIGKILL)
+
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # everything else that is printed
     sqlalchemy.orm.configure_mappers()
     warn_dependency_requirement_mismatches(list(REQUIREMENTS))
     if request := os.fdopen(os.dup(0)).readline():
-        threading.Thread(target=_end_with_requester, daemon=True).start()
+        threading.Thread(target=end_with_requester, daemon=True).start()
         print(json.dumps(answer(json.loads(request))), file=answers, flush=True)
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import psutil
 
-from flows import cache
-from flows.cache import DAY_S
 from flows.checkout import LOCK, HeldError, only_one
 from flows.health.finding import Finding, Found, Note, waste
-from flows.settings import Retention
+from flows.health.outputs import opened
+from flows.settings import DAY_S, Retention
 from flows.sweeps import workspaces
 from flows.tracking import journals as journals_of
 from flows.tracking import send_leftovers
@@ -140,7 +139,9 @@ def disk(root: Path, _everything: bool) -> Found:
     from rich.filesize import decimal as size
 
     free = shutil.disk_usage(root).free
-    need = COPIES * cache.recorded_bytes(root)
+    with opened(root) as repo:
+        outs = (out for node in repo.index.stages for out in node.outs if out.hash_info)
+        need = COPIES * sum(out.meta.size or 0 for out in outs)
     if free < need:
         what = f"{size(free)} are free, and a run that rebuilds everything writes {size(need)}"
         yield Finding(what, str(root), "`plm gc` deletes what nobody needs; or use a larger disk")

@@ -1,7 +1,6 @@
 """Prefect: whether a server runs this checkout, when it last did and when it will next; flow runs of long ago."""
 
 import contextlib
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from plm_core.shared.stores import shown
 
 LATE = timedelta(minutes=10)
 """A run that has not begun this long after its time is overdue: a worker polls every 15 s."""
+ENDED = ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]
 PAGE = 200
 """The most runs that Prefect returns at once."""
 
@@ -31,49 +31,46 @@ def schedule(root: Path, _everything: bool) -> Found:
     server.reach(url)
     from prefect.client.schemas.filters import FlowFilter
 
+    now = datetime.now(UTC)
     with client(url) as opened:
         ours = FlowFilter.model_validate({"name": {"any_": [FLOW]}})
         found = [each for each in opened.read_deployments(flow_filter=ours) if of_checkout(each, root)]
         if not found:
             yield Note(f"schedule: {shown(url)} has no deployment of this checkout; `plm deploy` makes one")
         for deployment in found:
-            yield from _looked_at(opened, deployment, url)
+            where = f"deployment {FLOW}/{deployment.name} at {shown(url)}"
+
+            # Runs that wait: the first may be overdue, or there is none.
+            runs = _runs(opened, deployment, ["SCHEDULED"])
+            waiting = sorted(run.next_scheduled_start_time or run.expected_start_time for run in runs)
+            if waiting and waiting[0] < now - LATE:
+                what = f"a run has been due since {_at(waiting[0])} and has not begun"
+                yield Finding(what, where, "start `plm deploy` again, or the worker (docs/how-to/schedule.md)")
+            if deployment.paused:
+                yield Finding("the schedule is paused", where, "start `plm deploy` again, or resume it in Prefect's UI")
+            elif not waiting:
+                yield Finding("no run is scheduled", where, "`plm deploy --cron ...` sets the schedule")
+
+            # The last run that ended.
+            last = max(_runs(opened, deployment, ENDED), key=lambda run: run.end_time or run.created, default=None)
+            if last and last.state_type in ("FAILED", "CRASHED"):
+                said = str(last.state.message if last.state else "").splitlines()[:1]
+                mend = "read the log of the run in Prefect's UI, fix the cause, and call `plm run`"
+                yield Finding(f"its last run {last.state_type.value.lower()}: {''.join(said)}", where, mend)
+            ran = f"last {last.state_name.lower()} {_at(last.end_time or last.created)}" if last else "has never run"
+            coming = [at for at in waiting if at >= now]
+            yield Note(f"schedule: {deployment.name} {ran}, next {_at(coming[0]) if coming else 'not scheduled'}")
 
 
-def _looked_at(opened: Any, deployment: Any, url: str) -> Iterator[Finding | Note]:
-    now = datetime.now(UTC)
-    where = f"deployment {FLOW}/{deployment.name} at {shown(url)}"
-    waiting = sorted(
-        run.next_scheduled_start_time or run.expected_start_time for run in _runs(opened, deployment, "SCHEDULED")
-    )
-    ended = _runs(opened, deployment, "COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-    last = max(ended, key=lambda run: run.end_time or run.created, default=None)
-    if waiting and waiting[0] < now - LATE:
-        what = f"a run has been due since {_at(waiting[0])} and has not begun"
-        yield Finding(what, where, "start `plm deploy` again, or the worker (docs/how-to/schedule.md)")
-    if deployment.paused:
-        yield Finding("the schedule is paused", where, "start `plm deploy` again, or resume it in Prefect's UI")
-    elif not waiting:
-        yield Finding("no run is scheduled", where, "`plm deploy --cron ...` sets the schedule")
-    if last and last.state_type in ("FAILED", "CRASHED"):
-        said = str(last.state.message if last.state else "").splitlines()[:1]
-        mend = "read the log of the run in Prefect's UI, fix the cause, and call `plm run`"
-        yield Finding(f"its last run {last.state_type.value.lower()}: {''.join(said)}", where, mend)
-    ran = f"last {last.state_name.lower()} {_at(last.end_time or last.created)}" if last else "has never run"
-    coming = [at for at in waiting if at >= now]
-    yield Note(f"schedule: {deployment.name} {ran}, next {_at(coming[0]) if coming else 'not scheduled'}")
-
-
-def _runs(opened: Any, deployment: Any, *states: str) -> list[Any]:
+def _runs(opened: Any, deployment: Any, states: list[str]) -> list[Any]:
     """The newest runs of a deployment in these states; a few are enough."""
     from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
     from prefect.client.schemas.sorting import FlowRunSort
 
-    order = FlowRunSort.EXPECTED_START_TIME_ASC if "SCHEDULED" in states else FlowRunSort.END_TIME_DESC
     return opened.read_flow_runs(
         deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [str(deployment.id)]}}),
-        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": list(states)}}}),
-        sort=order,
+        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": states}}}),
+        sort=FlowRunSort.END_TIME_DESC if states == ENDED else FlowRunSort.EXPECTED_START_TIME_ASC,
         limit=10,
     )
 
@@ -92,12 +89,13 @@ def old_runs(root: Path, rules: Retention) -> Found:
     from prefect.exceptions import ObjectNotFound
 
     before = (datetime.now(UTC) - timedelta(days=rules.days)).isoformat()
-    ended = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}
     with client(url) as opened:
         found: list[Any] = []
         while page := opened.read_flow_runs(
             flow_filter=FlowFilter.model_validate({"name": {"any_": [FLOW]}}),
-            flow_run_filter=FlowRunFilter.model_validate({**ended, "end_time": {"before_": before}}),
+            flow_run_filter=FlowRunFilter.model_validate(
+                {"state": {"type": {"any_": ENDED}}, "end_time": {"before_": before}}
+            ),
             limit=PAGE,
             offset=len(found),
         ):

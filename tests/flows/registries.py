@@ -9,7 +9,6 @@ from pathlib import Path
 from flows import registry
 from flows.ledger import Decision
 from flows.store import evidence_digest
-from flows.transaction import commit
 
 PARAMS = """
 tracking: {uri: "sqlite:///artifacts/mlflow/mlflow.db", experiment: plm}
@@ -69,7 +68,7 @@ def judge(root, number, action="promoted"):
     verdict = "refused" if action == "refused" else "passed"
     with registry.opened(root) as opened:
         champion = opened.alias("champion")
-        commit(opened, Decision(action, number, champion or "", ["because"], verdict), champion)
+        opened.commit(Decision(action, number, champion or "", ["because"], verdict), champion)
 
 
 def project(root, database):

@@ -17,7 +17,6 @@ from flows import backup, checkout, registry, standing
 from flows.graph import Graph
 from flows.ledger import Decision
 from flows.outcome import UserError
-from flows.transaction import commit
 
 PARAMS = {
     "tracking": {"uri": "sqlite:///artifacts/mlflow/mlflow.db", "experiment": "plm"},
@@ -65,7 +64,7 @@ def champion(root, number):
         if number == "1":
             opened.client.create_registered_model("plm")
         opened.client.create_model_version("plm", opened.client.get_run(run).info.artifact_uri, run)
-        commit(opened, Decision("promoted", number, "", ["first"]), opened.alias("champion"))
+        opened.commit(Decision("promoted", number, "", ["first"]), opened.alias("champion"))
 
 
 def champions(root):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ears import told, webhook
 
-from flows import checkout, due, nights, retention
+from flows import checkout, doctor, due, nights
 from flows.nights import DAY_S, LATE_S, Nights
 from flows.outcome import Result
 
@@ -200,8 +200,8 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
     assert told(hook) == []
     params = project / "params.yaml"
     params.write_text(f"{params.read_text()}retention: {{versions: 2, champions: 2, days: 7, snapshots_days: 7}}\n")
-    monkeypatch.setattr(retention, "CHECKS", {"files": skip})
-    assert retention.collect(project, delete=True).unseen == {}
+    monkeypatch.setattr(doctor, "WASTE", {"files": skip})
+    assert doctor.collect(project, delete=True).unseen == {}
     with checkout.only_one(project):
         shutil.rmtree(project / ".dvc/tmp")  # with the file that says who it is
         skip()

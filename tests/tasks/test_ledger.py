@@ -87,7 +87,7 @@ def interrupted(now):
         raise KeyboardInterrupt
 
 
-def test_the_first_report_has_memory_and_money_and_no_speed(now, monkeypatch):
+def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
     with CostReport("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as costs:
         now[0] += 110.0
@@ -100,13 +100,6 @@ def test_the_first_report_has_memory_and_money_and_no_speed(now, monkeypatch):
             "bytes_seen": 2500.0,
         }
         assert costs.note() == "1.5 GiB"
-
-
-def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, monkeypatch):
-    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
-    with CostReport("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as costs:
-        now[0] += 110.0
-        costs.add(10, 1000, FIRST, first=True)
         now[0] += 90.0  # with a validation
         costs.add(4, 5000, METERS, first=False)
         assert costs.points() == {
@@ -191,14 +184,9 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
     found = kept()
     assert (found["steps"], found["positions"], found["seconds"], found["finished"]) == (14, 5000, 111.0, True)
     assert rows()["pretrain-gpt"]["training run"] == "pretrain-gpt"
-    with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
-        costs.add(4, 4000, METERS, first=False)
-    assert kept()["steps"] == 4
-
-
-def test_another_training_of_the_same_stage_begins_anew(now):
     with pytest.raises(KeyboardInterrupt):
-        interrupted(now)
+        interrupted(now)  # it has begun anew
+    assert kept()["steps"] == 10
     with CostReport("pretrain-gpt", "other", DEVICE) as costs:
         costs.add(4, 4000, METERS, first=False)
     assert kept()["steps"] == 4
@@ -219,13 +207,32 @@ def test_a_disk_that_takes_nothing_is_a_warning(now, capsys):
     paths.METERS.write_text("a file where the folder would be")
     with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
         costs.add(4, 4000, METERS, first=False)
-    assert capsys.readouterr().err.startswith("warning: artifacts/meters: ")
+    meters()
+    said = capsys.readouterr().err
+    assert said.startswith("warning: artifacts/meters: ")
+    assert said.endswith("; the page of the meters is not written\n")
 
 
 def test_a_price_that_is_none_is_refused_before_the_training(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "cheap")
     with pytest.raises(UserError, match=r"^PLM_PRICE_PER_HOUR"):
         CostReport("pretrain-gpt", "abc", DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("then", "now_costs", "budget", "over"),
+    [("", "36", "1", "pretrain-gpt has cost 1 of 1 (PLM_BUDGET)"), ("36", "72", "1.5", "")],
+)
+def test_hours_count_at_the_price_that_they_had_and_without_one_at_today_s(
+    now, monkeypatch, then, now_costs, budget, over
+):
+    if then:
+        monkeypatch.setenv("PLM_PRICE_PER_HOUR", then)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(now)
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", now_costs)
+    monkeypatch.setenv("PLM_BUDGET", budget)
+    assert CostReport("pretrain-gpt", "abc", DEVICE).overspent() == over
 
 
 def test_what_was_spent_under_a_budget_stays_spent_when_the_process_is_killed(now, monkeypatch):
@@ -239,30 +246,6 @@ def test_what_was_spent_under_a_budget_stays_spent_when_the_process_is_killed(no
     assert again.overspent() == ""
     now[0] += 150.0
     assert again.overspent() == "pretrain-gpt has cost 3 of 3 (PLM_BUDGET)"
-
-
-def test_hours_without_a_price_count_when_there_is_a_budget(now, monkeypatch):
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(now)
-    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
-    monkeypatch.setenv("PLM_BUDGET", "1")
-    assert CostReport("pretrain-gpt", "abc", DEVICE).overspent() == "pretrain-gpt has cost 1 of 1 (PLM_BUDGET)"
-
-
-def test_hours_count_at_the_price_that_they_had(now, monkeypatch):
-    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(now)
-    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "72")
-    monkeypatch.setenv("PLM_BUDGET", "1.5")
-    assert CostReport("pretrain-gpt", "abc", DEVICE).overspent() == ""
-
-
-def test_a_page_that_cannot_be_written_is_a_warning(now, capsys):
-    paths.METERS.parent.mkdir(parents=True, exist_ok=True)
-    paths.METERS.write_text("no folder")
-    meters()
-    assert capsys.readouterr().err.endswith("; the page of the meters is not written\n")
 
 
 @pytest.mark.slow

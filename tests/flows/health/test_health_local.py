@@ -120,14 +120,14 @@ def test_a_new_clone_is_well(root):
 
 def test_a_run_that_is_due_while_outputs_are_compared_happens_and_they_are_let_alone(root, monkeypatch):
     shutil.rmtree(root / "d")
-    compare = outputs.cache.differing
+    compare = outputs.differing
 
     def run_beside(root):
         with checked_out(root, False, print) as held:
             assert held.stale
         return compare(root)
 
-    monkeypatch.setattr(outputs.cache, "differing", run_beside)
+    monkeypatch.setattr(outputs, "differing", run_beside)
     report = finding.look({"outputs": outputs.outputs}, root, False)
     assert (report.findings, report.unseen) == ([], {})
     assert "has started; try again" in report.notes[0]

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from registries import PARAMS
 
-from flows import cli, doctor, retention
+from flows import cli, doctor
 from flows.checkout import HeldError, only_one
 from flows.graph import Graph
 from flows.health import finding, local, outputs
@@ -192,7 +192,7 @@ def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root,
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=r"/toy: nothing is deleted .* needed: fatal: detected dubious ownership"):
         whats(outputs.old_objects, root)
-    report = retention.collect(root, delete=True)
+    report = doctor.collect(root, delete=True)
     assert (list(report.unseen), report.mended) == (["cache"], [])
     shutil.rmtree(root / ".git")
     (root / ".dvc/config").write_text("[core]\n    no_scm = true\n")
@@ -304,22 +304,22 @@ def test_one_that_cannot_be_deleted_keeps_no_other(root, monkeypatch):
         raise OSError("no such luck")
         yield
 
-    monkeypatch.setattr(retention, "CHECKS", {"broken": broken, "compiled": local.old_compiled})
+    monkeypatch.setattr(doctor, "WASTE", {"broken": broken, "compiled": local.old_compiled})
     compiled = root / "artifacts/compiled/old.so"
     compiled.parent.mkdir(parents=True)
     compiled.touch()
     aged(compiled, days=8)
-    report = retention.collect(root, delete=True)
+    report = doctor.collect(root, delete=True)
     assert (report.unseen, len(report.mended)) == ({"broken": "no such luck"}, 1)
     assert not compiled.exists()
 
 
 def test_beside_a_pipeline_or_without_rules_nothing_is_deleted(root):
     with only_one(root, pipeline=True), pytest.raises(HeldError, match="another pipeline"):
-        retention.collect(root, delete=True)
+        doctor.collect(root, delete=True)
     (root / "params.yaml").write_text(PARAMS.partition("retention:")[0])
     with pytest.raises(UserError, match="no section retention, so everything is kept"):
-        retention.collect(root, delete=True)
+        doctor.collect(root, delete=True)
 
 
 @pytest.mark.parametrize(("text", "status"), [("1", 0), ("2", 1)])
