@@ -14,8 +14,7 @@ from mlflows import client_of, leftovers, publishers_of, runs_of, sent, stage, s
 
 from plm_core.shared.journal import origin
 from tasks.tracking.client import one_line
-from tasks.tracking.run import datasets
-from tasks.tracking.store import page_of
+from tasks.tracking.run import datasets, page_of
 
 DIGEST = "d" * 64
 
@@ -70,6 +69,17 @@ def test_a_run_shows_all_that_the_stage_did(folder):
     assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
     page = f"http://127.0.0.1:5000/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
     assert (folder / "artifacts/meters/runs/pretrain-gpt.txt").read_text() == f"{page}\n"
+
+
+def test_stages_that_follow_each_other_have_one_publisher_which_ends_after_the_last(folder):
+    body = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)\n"
+    assert stage(folder, body.format("first")).stderr == ""
+    sent(folder)
+    (publisher,) = publishers_of(folder)
+    assert [stage(folder, body.format(name)).stderr for name in ("second", "third")] == ["", ""]
+    sent(folder)
+    assert [process.pid for process in publishers_of(folder)] == [publisher.pid]
+    assert status_of(client_of(folder)) == dict.fromkeys(("first", "second", "third"), "FINISHED")
     wait_until(lambda: not publishers_of(folder))
 
 
@@ -270,7 +280,7 @@ def test_an_experiment_opens_with_a_note_that_a_person_may_change_and_with_views
     params.write_text(yaml.safe_dump(wanted))
 
     def look():
-        program = "from tasks.tracking.store import connect; connect()"
+        program = "from tasks.tracking.run import connect; connect()"
         subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
         return client_of(folder).get_experiment_by_name("plm")
 
