@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.checkout import Checkout, checked_out
-from flows.failures import StageError
 from flows.outcome import Spent, UserError
+from flows.process import StageError
 from flows.reproducing import Reproducer
 from flows.stages import Stage
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
