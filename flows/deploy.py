@@ -29,11 +29,8 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     """Run the flow of this checkout on a cron schedule (UTC) until interrupted.
 
     A run that is due while another is at work in the checkout is skipped. Of the runs that were due while nobody served
-    them, the newest is made up for; so is the last one if it was killed.
-
-    Raises:
-        UserError: the cron line is wrong, no Prefect server is configured or answers, or for the reasons of
-            ``serve_schedule``.
+    them, the newest is made up for; so is the last one if it was killed. Raises UserError: the cron line is wrong, no
+    Prefect server is configured or answers, or for the reasons of ``serve_schedule``.
     """
     url = server.configured_url()
     if url is None:
@@ -51,23 +48,17 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     counted = _schedule(cron)
     from prefect.schedules import Cron
 
-    from flows import due
-
-    nights.expect(root, due.after(counted, datetime.now(UTC)))
+    nights.expect(root, prefects.next_run(counted, datetime.now(UTC)))
     serve_schedule(root, Cron(cron), name, url)
 
 
 def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> None:
-    """Like ``serve``, with any Prefect schedule, against the server at ``url``; waits for a server that is away.
-
-    Raises:
-        UserError: another checkout's schedule has this name.
-    """
+    """Like ``serve``, with any Prefect schedule, against the server at ``url``; waits for a server that is away. Raises
+    UserError: another checkout's schedule has this name."""
     import httpx
     from prefect.types.entrypoint import EntrypointType
 
     from flows.flow import plm
-    from flows.liveness import checkout_name
 
     try:
         _tidy(root, name)
@@ -78,7 +69,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
             # A run that was due while nobody served it waits, and is made up for.
             pause_on_shutdown=False,
             parameters={"root": str(root.resolve())},
-            tags=[f"{prefects.TAG}{checkout_name(root)}", root.resolve().name],
+            tags=[f"{prefects.TAG}{prefects.checkout_name(root)}", root.resolve().name],
             # Not the file's path, which would be relative to the folder in which this process started.
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
@@ -98,10 +89,8 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
 def _tidy(root: Path, name: str) -> None:
     """Delete all but the newest of the runs that wait for this schedule: each run covers everything.
 
-    If none waits and the last run was killed, have one start now.
-
-    Raises:
-        UserError: the schedule of this name belongs to another checkout, which would never run again.
+    If none waits and the last run was killed, have one start now. Raises UserError: the schedule of this name belongs
+    to another checkout, which would never run again.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
@@ -136,11 +125,9 @@ def _tidy(root: Path, name: str) -> None:
 def _schedule(cron: str) -> "CronSchedule":
     from prefect.client.schemas.schedules import CronSchedule
 
-    from flows import due
-
     try:
         found = CronSchedule(cron=cron, timezone="UTC")
-        due.after(found, datetime.now(UTC))  # ValueError: never, such as on 31 February
+        prefects.next_run(found, datetime.now(UTC))  # ValueError: never, such as on 31 February
         if len(cron.split()) > 5:
             raise ValueError("the sixth is taken for seconds")
     except ValueError as error:

@@ -8,7 +8,6 @@ starts. Its parent is the same supervisor as for every stage. A fine-tuning run 
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -21,7 +20,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from flows import supervisor
 
@@ -47,9 +45,6 @@ READ = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
 REQUEST_BYTES = 1 << 18
 DESCRIPTORS = 64
 """The limits of a request."""
-
-PR_SET_NAME = 15
-"""prctl(2): sets the name that top shows."""
 
 
 class ForkServer:
@@ -119,14 +114,12 @@ def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
         if not message:
             sys.exit()
         if os.fork() == 0:
-            requests.close()
-            return _become(json.loads(message), descriptors)
+            break
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
-    """Become the requested supervisor, which ends in here, or the stage, which returns."""
+    # In the fork, which becomes the requested supervisor and ends in here.
+    requests.close()
+    request = json.loads(message)
     os.setsid()
     for target, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, target)
@@ -142,12 +135,12 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
     if stage := os.fork():
         os._exit(supervisor.supervise(stage, request["grace_s"]))
     supervisor.end_with(parent)
+    # In its own fork, the stage.
     with open(os.devnull) as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
     for number in supervisor.HEARD:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     module: list[str] = request["module"]
-    ctypes.CDLL(None).prctl(PR_SET_NAME, module[0].encode(), 0, 0, 0)
     multiprocessing.process.ORIGINAL_DIR = request["folder"]  # type: ignore[attr-defined]  # where it starts others
     return module
 

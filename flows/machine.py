@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.failures import CancelledError
+from flows.process import CancelledError
 from flows.stages import Stage
 from plm_core.shared import limits
 from plm_core.shared.gpus import CLAIMED, POLL_S, Claim, bind, holder, visible
@@ -60,10 +60,7 @@ class Machine:
     @classmethod
     def detect(cls, interrupted: threading.Event | None = None, sharing: int = 1) -> "Machine":
         """This machine, as limited by ``PLM_CORES``, ``PLM_GPUS`` and ``CUDA_VISIBLE_DEVICES``; does not use torch.
-
-        Raises:
-            UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
-        """
+        Raises UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more."""
         most = limits.number("PLM_GPUS", "GPUs")
         return cls(limits.processes(), visible(), most, max(1, sharing), interrupted or threading.Event())
 

@@ -52,11 +52,7 @@ def tell(root: Path, event: Event, what: str, look: str = RUNS) -> bool:
 
 
 def test(root: Path) -> None:
-    """Send a test message.
-
-    Raises:
-        UserError: there is no address, or one of them does not accept it.
-    """
+    """Send a test message. Raises UserError: there is no address, or one of them does not accept it."""
     name = settings.notify(root).urls_from
     if not os.environ.get(name):
         raise UserError(f"{name}: not set here, so nobody is notified; expected addresses in apprise's format")

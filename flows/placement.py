@@ -79,10 +79,8 @@ def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Clus
     """What stages run on: the cluster that ``PLM_CLUSTER`` names, or this machine.
 
     On a cluster, ``PLM_CORES`` and ``PLM_GPUS`` are those of a node, by default as many cores as here, and no GPU.
-    ``PLM_NODES`` is the number of nodes for a stage that can use several, by default one.
-
-    Raises:
-        UserError: one of them cannot be used.
+    ``PLM_NODES`` is the number of nodes for a stage that can use several, by default one. Raises UserError: one of them
+    cannot be used.
     """
     given = os.environ.get("PLM_CLUSTER", "").strip()
     if not given:
@@ -111,7 +109,7 @@ def helped(
     """Start helpers for a stage of the repository ``root`` when it asks for them; they end with the block.
 
     Not before: they could take the last node, for which the stage itself waits. A helper is a process like a stage's;
-    the stage says what it runs, in a file (``tasks/runtime/nodes.py``). One that fails is reported and replaced.
+    the stage says what it runs, in a file (``tasks/runtime/launch.py``). One that fails is reported and replaced.
     """
     over = Event()
     helpers: list[Running] = []

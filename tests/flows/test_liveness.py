@@ -11,7 +11,7 @@ import psutil
 import pytest
 from toys import pids, wait_for
 
-from flows import checkout, flow, liveness
+from flows import checkout, flow, prefects
 from flows.outcome import UserError
 
 SLEEPER = """
@@ -31,7 +31,7 @@ CAN_UNSHARE = shutil.which("unshare") and not subprocess.run([*CONTAINER, "true"
 def checkouts(toy):
     """Three copies of one repository, all of them used before they were copied."""
     root = toy(STAGE, code_py=SLEEPER)
-    liveness.checkout_name(root)
+    prefects.checkout_name(root)
     copies = [root.with_name(f"copy{number}") for number in range(3)]
     for copy in copies:
         shutil.copytree(root, copy)

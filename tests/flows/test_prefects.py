@@ -13,7 +13,7 @@ import pytest
 from registries import PARAMS, project, register
 from toys import free_port, start_server, wait_for
 
-from flows import doctor, flow, liveness, prefects, registry, server
+from flows import doctor, flow, prefects, registry, server
 from flows.health import finding
 from flows.health.schedule import old_runs, schedule
 from flows.outcome import UserError
@@ -125,7 +125,7 @@ def test_flow_runs_of_this_checkout_that_ended_long_ago_are_deleted_and_no_other
     others = ended(client, tmp_path / "other", 8)
     elsewhere = ended(client, tmp_path, 8)  # on another machine
     client.update_flow_run_labels(elsewhere, {"plm.checkout": "of another machine"})
-    client.update_flow_run_labels(old, {"plm.checkout": liveness.checkout_name(tmp_path)})
+    client.update_flow_run_labels(old, {"plm.checkout": prefects.checkout_name(tmp_path)})
     for waste in old_runs(tmp_path, RULES):
         assert waste.where.startswith("1 flow runs at ")
         waste.safe()
@@ -187,12 +187,10 @@ def test_a_password_that_is_missing_or_wrong_is_one_line(tmp_path, monkeypatch):
 
 
 def test_a_server_that_does_not_say_when_a_run_was_due_ends_no_night(tmp_path, monkeypatch, capsys):
-    from flows import due
-
-    monkeypatch.setattr(due, "deployment", SimpleNamespace(id="6b4a5d9c-0000-4000-8000-000000000000"))
-    monkeypatch.setattr(due, "flow_run", SimpleNamespace(scheduled_start_time=datetime.now(UTC)))
-    monkeypatch.setattr(due, "get_client", refusing)
-    assert due.of_this_run() is None
+    monkeypatch.setattr("prefect.runtime.deployment", SimpleNamespace(id="6b4a5d9c-0000-4000-8000-000000000000"))
+    monkeypatch.setattr("prefect.runtime.flow_run", SimpleNamespace(scheduled_start_time=datetime.now(UTC)))
+    monkeypatch.setattr("prefect.client.orchestration.get_client", refusing)
+    assert prefects.due_of_this_run() is None
     assert capsys.readouterr().out == "warning: Prefect does not say when this run was due: no route to http://host\n"
 
 

@@ -16,8 +16,7 @@ import pytest
 from toys import alive, pids, wait_for
 
 from flows import forkserver, room
-from flows.failures import CancelledError, StageError
-from flows.process import StageProcesses
+from flows.process import CancelledError, StageError, StageProcesses
 from plm_core.shared import limits
 
 SLEEPER = """
