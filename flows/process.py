@@ -175,18 +175,20 @@ class StageProcesses:
         on_line: Callable[[str], None],
         *,
         env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
         pass_fds: Sequence[int] = (),
         may_fork: bool = True,
         minutes: float | None = None,
         launcher: Sequence[str] = (),
     ) -> Used:
-        """Run a stage's command in the repository's folder, wait for it, and return what it used.
+        """Run a stage's command, wait for it, and return what it used.
 
         Args:
             stage: DVC's address of the stage.
             command: The program and its arguments.
             on_line: Called with each line as it comes.
             env: Variables to add to this process's environment.
+            folder: Where it runs; in the repository's folder by default.
             pass_fds: Descriptors, such as of locks, that stay open until the stage's last process has ended.
             may_fork: Whether it may be forked, if that is possible.
             minutes: The time limit, after which it is ended as if it were interrupted.
@@ -203,7 +205,7 @@ class StageProcesses:
             running.end()
 
         # If it still runs after the block, because a callback raised, it ends as if it had been interrupted.
-        with self.beside(command, env or {}, launcher, pass_fds, may_fork) as running:
+        with self.beside(command, env or {}, launcher, folder, pass_fds, may_fork) as running:
             killed = room.killed_for_memory()
             clock = threading.Timer(60 * (minutes or 0), end_late)
             if minutes:
@@ -230,11 +232,13 @@ class StageProcesses:
         command: Sequence[str],
         env: Mapping[str, str],
         launcher: Sequence[str],
+        folder: Path | None = None,
         pass_fds: Sequence[int] = (),
         may_fork: bool = False,
     ) -> Iterator[Running]:
         """Start a command, with the arguments of ``run``; it ends with the block, or with the pipeline. Raises
         CancelledError: ``interrupt_all`` was called before it could start."""
+        folder = folder or self._root
         whole = {**os.environ, **READ, **env}
         supervised = [sys.executable, "-P", supervisor.__file__]
         program = [*supervised, str(self._grace_s), *command]
@@ -252,10 +256,10 @@ class StageProcesses:
             running = Running()
             ends = (running.stdin, running.stdout, running.stdout, *pass_fds)
             try:
-                if not (forks and module and forks.start(module, self._root, whole, self._umask, self._grace_s, ends)):
+                if not (forks and module and forks.start(module, folder, whole, self._umask, self._grace_s, ends)):
                     running.process = subprocess.Popen(
                         program,
-                        cwd=self._root,
+                        cwd=folder,
                         env=whole,
                         stdin=running.stdin,
                         stdout=running.stdout,

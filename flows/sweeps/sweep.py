@@ -163,15 +163,15 @@ class Trials:
         self._held = held
         self._begun = time.monotonic() - study.seconds
         """When the sweep would have begun if it had never been interrupted, on the monotonic clock."""
-        self._stopping = threading.Event()
+        self._processes = StageProcesses(workspaces.folder)
+        self._stopping = self._processes.interrupted
         self._lock = threading.Lock()
-        self._processes: set[StageProcesses] = set()
 
     def run(self, jobs: int) -> None:
         """Run ``jobs`` trials side by side until there are enough, the time is over, or the process is interrupted.
         Raises UserError: the first trials have all failed."""
         left = self._sweep.seconds() - self._study.seconds
-        over = threading.Timer(min(max(left, 0.0), threading.TIMEOUT_MAX), self._stop)
+        over = threading.Timer(min(max(left, 0.0), threading.TIMEOUT_MAX), self._processes.interrupt_all)
         over.daemon = True
         over.start()
         try:
@@ -180,7 +180,7 @@ class Trials:
                 try:
                     wait(workers, return_when=FIRST_EXCEPTION)
                 finally:
-                    self._stop()
+                    self._processes.interrupt_all()
         finally:
             over.cancel()
             self._note_time()
@@ -190,14 +190,6 @@ class Trials:
     def _note_time(self) -> None:
         """Record what the sweep has taken so far, in case it is killed."""
         self._study.seconds = time.monotonic() - self._begun
-
-    def _stop(self) -> None:
-        """Have the running trials save their state and end, and begin no others."""
-        self._stopping.set()
-        with self._lock:
-            running = list(self._processes)
-        for each in running:
-            each.interrupt_all()
 
     def _work(self) -> None:
         while trial := self._next():
@@ -239,12 +231,9 @@ class Trials:
             reason = error.reason if isinstance(error, StageError) else str(error)
         ended = self._study.end(trial, value, time.monotonic() - begun, reason, pruned)
         self._workspaces.close(trial.number)
-        number = "" if ended.value is None else f"{self._sweep.name} {ended.value:.4g}"
-        how = {
-            "complete": number,
-            "pruned": f"{number} {reason}, worse than others",
-            "failed": f"failed: {reason}",
-        }[ended.state]
+        how = "" if ended.value is None else f"{self._sweep.name} {ended.value:.4g}"
+        if ended.state != "complete":
+            how = f"{how} {reason}, worse than others" if pruned else f"failed: {reason}"
         best = self._study.best()
         behind = f"; best {best.value:.4g}, trial {best.number}" if best and best.value is not None else ""
         print(f"trial {trial.number}: {how}, in {clock(ended.seconds)}{behind}", flush=True)
@@ -265,11 +254,6 @@ class Trials:
         place = self._workspaces.open(trial.number, params_of(trial))
         reports, log = (self._workspaces.beside(trial.number, what) for what in ("reports", "log"))
         env = {**self._env, "PLM_REPORTS": str(reports), "PLM_TRIAL": self._workspaces.name_of(trial.number)}
-        processes = StageProcesses(place)
-        with self._lock:
-            if self._stopping.is_set():
-                raise CancelledError
-            self._processes.add(processes)
         with log.open("a", encoding="utf-8") as lines:
             looked = 0.0
 
@@ -281,12 +265,16 @@ class Trials:
                     self.look(trial, reports)
 
             command = [sys.executable, "-m", "flows.sweeps.trial", self._stage]
-            # With the lock: a trial that outlives a killed sweep, to save, keeps the next sweep out of its worktree.
-            try:
-                processes.run(f"trial {trial.number}", command, heard, env=env, pass_fds=[self._held], may_fork=False)
-            finally:
-                with self._lock:
-                    self._processes.discard(processes)
+            self._processes.run(
+                f"trial {trial.number}",
+                command,
+                heard,
+                env=env,
+                folder=place,
+                # The lock: a trial that outlives a killed sweep, to save, keeps the next sweep out of its worktree.
+                pass_fds=[self._held],
+                may_fork=False,
+            )
         return metric(place, self._sweep)
 
     def look(self, trial: Any, path: Path) -> None:

@@ -113,16 +113,6 @@ def test_the_status_is_how_the_stage_ended(folder):
     assert all(run.data.metrics == {"x": 1.0} for run in runs_of(client))
 
 
-@pytest.mark.slow
-def test_three_stages_may_open_a_new_database_at_once(fresh):
-    body = "with tracked('x', {}, {}) as t:\n    t.log({'x': 1.0}, 0)"
-    for process in [start(fresh, body) for _ in range(3)]:
-        _, err = process.communicate()
-        assert (process.returncode, err) == (0, "")
-    sent(fresh)
-    assert [run.info.status for run in runs_of(client_of(fresh))] == ["FINISHED"] * 3
-
-
 def test_a_run_whose_stage_and_publisher_died_is_closed_by_the_next_one_and_one_that_goes_on_is_not(folder):
     code = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)\n    time.sleep(300)"
     dead, alive = (start(folder, code.format(name)) for name in ("dead", "alive"))
