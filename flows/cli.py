@@ -261,7 +261,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare two models on the same examples, with intervals."""
-    root, names = project(), (first, second)
+    root = project()
+    names = (first, second)
     local = [next((f for f in (root / paths.EVIDENCE / n, Path(n).resolve()) if f.is_dir()), None) for n in names]
     with tempfile.TemporaryDirectory() as work:
         folders = list(filter(None, local))

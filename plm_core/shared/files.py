@@ -17,8 +17,9 @@ from pathlib import Path
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Disk errors: it is full, a quota or a limit is reached, it is read-only, or it fails."""
 
-TRIES, PAUSE_S = 20, 0.05
+TRIES = 20
 """How often a lock is tried: whoever looks whether it is ``held`` has it for a moment."""
+PAUSE_S = 0.05
 
 
 @contextlib.contextmanager
