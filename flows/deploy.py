@@ -18,7 +18,6 @@ from flows.prefects import FLOW
 from plm_core.shared.stores import shown
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.schedules import CronSchedule
     from prefect.schedules import Schedule
 
 AGAIN_S = 5.0
@@ -45,10 +44,18 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     while not server.answers(url) and time.monotonic() < deadline:
         time.sleep(1)
     prefects.require(url, "is `plm ui prefect` running?")
-    counted = _schedule(cron)
+    from prefect.client.schemas.schedules import CronSchedule
     from prefect.schedules import Cron
 
-    nights.expect(root, prefects.next_run(counted, datetime.now(UTC)))
+    try:
+        first = prefects.next_run(CronSchedule(cron=cron, timezone="UTC"), datetime.now(UTC))
+        if len(cron.split()) > 5:
+            raise ValueError("the sixth is taken for seconds")
+    except ValueError as error:  # also if it is never due, such as on 31 February
+        raise UserError(
+            f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
+        ) from error
+    nights.expect(root, first)
     serve_schedule(root, Cron(cron), name, url)
 
 
@@ -120,18 +127,3 @@ def _tidy(root: Path, name: str) -> None:
         if not late and last.begun and not last.ended and not at_work(root):
             client.create_flow_run_from_deployment(known.id)
             print(f"the run that began at {nights.moment(last.begun)} was killed: it is made up for now", flush=True)
-
-
-def _schedule(cron: str) -> "CronSchedule":
-    from prefect.client.schemas.schedules import CronSchedule
-
-    try:
-        found = CronSchedule(cron=cron, timezone="UTC")
-        prefects.next_run(found, datetime.now(UTC))  # ValueError: never, such as on 31 February
-        if len(cron.split()) > 5:
-            raise ValueError("the sixth is taken for seconds")
-    except ValueError as error:
-        raise UserError(
-            f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
-        ) from error
-    return found

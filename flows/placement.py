@@ -58,21 +58,21 @@ class Cluster:
         several = stage.nodes != 1
         cores = self.cores if several or stage.cores == "all" else min(int(stage.cores), self.cores)
         gpus = self.gpus if stage.gpu == "all" else min(int(stage.gpu), self.gpus)
-        filled = {"cores": str(max(cores, gpus)), "gpus": str(gpus), "stage": stage.name, "together": ""}
+        filled = {"cores": str(max(cores, gpus)), "gpus": str(gpus), "stage": stage.name}
         env = {"PLM_CORES": str(cores)} if several else {}
+
+        def launcher(together: str) -> tuple[str, ...]:
+            return tuple(part.format_map(filled | {"together": together}) for part in self.launcher)
+
         if not several or self.nodes == 1:
-            yield Grant(env, launcher=self._filled(filled))
+            yield Grant(env, launcher=launcher(""))
             return
         wanted = (paths.PARTS / f"{stage.name}.help").as_posix()
         env |= {"PLM_NODES": str(self.nodes), "PLM_HELP": wanted}
         group = f":{uuid4()}" if stage.nodes == "together" else ""
-        first = f"{self.nodes}{group}" if group else ""
-        launcher, helping = (self._filled(filled | {"together": each}) for each in (first, group))
+        first = launcher(f"{self.nodes}{group}" if group else "")
         with self._turn:
-            yield Grant(env, launcher=launcher, helpers=self.nodes - 1, helping=helping, wanted=wanted)
-
-    def _filled(self, words: Mapping[str, str]) -> tuple[str, ...]:
-        return tuple(part.format_map(words) for part in self.launcher)
+            yield Grant(env, launcher=first, helpers=self.nodes - 1, helping=launcher(group), wanted=wanted)
 
 
 def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Cluster:

@@ -90,20 +90,14 @@ def temporary(path: Path, kind: str = "") -> Iterator[Path]:
     try:
         yield new
     except Exception as error:  # whatever the library raises; anything but a disk error is raised unchanged
-        number = _number(error)
+        # The operating system's errno; safetensors and Arrow give it only in their messages.
+        found = re.search(r"\b(?:os error|errno) (\d+)", str(error))
+        number = (isinstance(error, OSError) and error.errno) or (int(found[1]) if found else 0)
         if number not in DISK or getattr(error, "filename", None):
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
     finally:
         _remove(new)
-
-
-def _number(error: Exception) -> int:
-    """The operating system's errno, 0 for none; safetensors and Arrow give it only in their messages."""
-    if isinstance(error, OSError) and error.errno:
-        return error.errno
-    found = re.search(r"\b(?:os error|errno) (\d+)", str(error))
-    return int(found[1]) if found else 0
 
 
 def clear(path: Path, ending: str) -> None:

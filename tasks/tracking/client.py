@@ -15,17 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.config import UserError, digest
+from plm_core.shared import journal as journals
 from plm_core.shared.files import held
-from plm_core.shared.journal import (
-    Journal,
-    ending,
-    messages,
-    milliseconds,
-    opening,
-    origin,
-    publisher_of,
-    serving,
-)
+from plm_core.shared.journal import Journal, milliseconds
 from plm_core.shared.paths import JOURNALS
 from plm_core.shared.statuses import INTERRUPTED
 from plm_core.shared.stores import BY_JOURNAL, PUBLISHER, absolute, shown
@@ -71,16 +63,17 @@ class Tracker:
             "plm.stage": kind,
             "plm.stage_pid": str(os.getpid()),
             **tags,
-            **origin(f"tasks/{kind}.py"),
+            **journals.origin(f"tasks/{kind}.py"),
             **({"plm.trial": trial} if trial else {}),
         }
         # An interrupted run of the same training continues in its journal.
         for path in sorted(JOURNALS.glob("*.jsonl"), reverse=True) if self._training else ():
             with contextlib.suppress(OSError):
-                same = opening(path).get("training") == self._training and ending(path)[0] != "FINISHED"
-                if same and (journal := Journal.existing(path)):
+                same = journals.opening(path).get("training") == self._training
+                unfinished = same and journals.ending(path)[0] != "FINISHED"
+                if unfinished and (journal := Journal.existing(path)):
                     self._journal = journal
-                    points = (point for message, _ in messages(path) for point in message.get("points", ()))
+                    points = (point for message, _ in journals.messages(path) for point in message.get("points", ()))
                     self._known = {(name, step) for name, _, _, step in points}
                     break
         self._send(
@@ -128,7 +121,7 @@ class Tracker:
         self._looked = -LOOK_S  # it must have a publisher now
         self._send("end", status=status, time=milliseconds())
         if self._journal is not None:
-            publisher = publisher_of(self._journal.path)
+            publisher = journals.publisher_of(self._journal.path)
             if self._store and held(publisher) and (trouble := publisher.read_text(encoding="utf-8")):
                 warn(f"{trouble}; {self._journal.path} keeps this run until MLflow has it")
             self._journal.close()
@@ -150,7 +143,7 @@ class Tracker:
             return
         # The journal is there by now: a publisher that is about to end looks for such before it does.
         self._looked = time.monotonic()
-        if held(serving(self._store)) or (self._publisher and self._publisher.poll() is None):
+        if held(journals.serving(self._store)) or (self._publisher and self._publisher.poll() is None):
             return
         try:
             with (JOURNALS / "publisher.log").open("ab") as log:  # for its warnings

@@ -242,11 +242,17 @@ def flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 def connect() -> tuple[MlflowClient, str]:
     """Open the store at ``address``; returns the experiment's id too. Raises UserError: a person has to mend it."""
+
+    def create(uri: str, artifacts: str) -> None:
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # which only a new project needs
+
+        SqlAlchemyStore(uri, artifacts)
+
     uri, name = address()
     # A database that does not answer would otherwise be tried for 100 s.
     mlflow.store.db.utils.MAX_RETRY_COUNT = 2
     mlflow.set_tracking_uri(uri)
-    with alone(uri, _create):
+    with alone(uri, create):
         client = MlflowClient()
         found = client.get_experiment_by_name(name)
         require_active(found, uri)
@@ -254,16 +260,15 @@ def connect() -> tuple[MlflowClient, str]:
         experiment = (
             found.experiment_id if found else client.create_experiment(name, artifacts_of(uri), experiment_tags(uri))
         )
-        for key, value in _tags(experiment, found.tags if found else {}).items():
-            client.set_experiment_tag(experiment, key, value)
+        present = found.tags if found else {}
+        views = _views()
+        wanted = {f"mlflow.sharedViewState.{name}": view.tag() for name, view in views.items()}
+        if NOTE not in present:  # a person may have written another one
+            wanted[NOTE] = render("tasks/tracking/templates/experiment.md.j2", experiment=experiment, views=views)
+        for key, value in wanted.items():
+            if present.get(key) != value:
+                client.set_experiment_tag(experiment, key, value)
         return client, experiment
-
-
-def _create(uri: str, artifacts: str) -> None:
-    """Create a SQLite store. Only a new project needs this import."""
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    SqlAlchemyStore(uri, artifacts)
 
 
 def page_of(client: MlflowClient, experiment: str, run: str) -> str:
@@ -296,15 +301,6 @@ class View(NamedTuple):
             "groupBy": {"aggregateFunction": "average", "groupByKeys": keys} if keys else None,
         }
         return json.dumps({"name": self.title, "createdAt": 0, "state": json.dumps(state)})
-
-
-def _tags(experiment: str, present: Mapping[str, str]) -> dict[str, str]:
-    """The tags that an experiment with this id lacks. An existing note stays: a person may have written it."""
-    views = _views()
-    wanted = {f"mlflow.sharedViewState.{name}": view.tag() for name, view in views.items()}
-    if NOTE not in present:
-        wanted[NOTE] = render("tasks/tracking/templates/experiment.md.j2", experiment=experiment, views=views)
-    return {name: value for name, value in wanted.items() if present.get(name) != value}
 
 
 def _views() -> dict[str, View]:

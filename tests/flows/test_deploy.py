@@ -244,8 +244,10 @@ def test_a_last_run_that_was_killed_is_made_up_for_unless_one_waits(tmp_path, on
 
 
 def test_when_the_next_run_is_due(on_server):
+    from prefect.client.schemas.schedules import CronSchedule
+
     moment = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
-    known = deploy._schedule("0 3 * * *")
+    known = CronSchedule(cron="0 3 * * *", timezone="UTC")
     assert prefects.next_run(known, moment) == (moment + timedelta(days=1)).timestamp()
     assert prefects.next_run(known, moment - timedelta(minutes=1)) == moment.timestamp()
 
