@@ -105,7 +105,7 @@ def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
         change(root, killed=last.begun)
     tell_missed(root)
     error = "interrupted"
-    change(root, begun=time.time(), ended=None, error=error, **_schedule(prefects.due_of_this_run()))
+    change(root, begun=time.time(), ended=None, error=error, **prefects.due_of_this_run())
 
     def say(result: Result) -> None:
         nonlocal error
@@ -131,16 +131,16 @@ def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
 def failed(root: Path, error: str) -> None:
     """Record that a scheduled run could not begin, and notify people."""
     now = time.time()
-    change(root, begun=now, ended=now, error=error, **_schedule(prefects.due_of_this_run()))
+    change(root, begun=now, ended=now, error=error, **prefects.due_of_this_run())
     notify.tell(root, "failure", f"The scheduled run could not begin. {error}")
 
 
 def skipped(root: Path, why: str) -> None:
     """Record that a scheduled run was skipped, and notify people unless a run has just begun in its place."""
     found = prefects.due_of_this_run()
-    change(root, **_schedule(found))
-    if found and found.next and time.time() - began(root) > (found.next - found.due) / 2:
-        notify.tell(root, "missed", f"The run that was due at {moment(found.due)} was skipped: {why}.")
+    change(root, **found)
+    if found.get("next") and time.time() - began(root) > (found["next"] - found["due"]) / 2:
+        notify.tell(root, "missed", f"The run that was due at {moment(found['due'])} was skipped: {why}.")
 
 
 def expect(root: Path, next_due: float | None) -> None:
@@ -156,16 +156,15 @@ def tell_missed(root: Path) -> str:
     """
     nights = Nights.read(root)
     missed = nights.missed(time.time())
-    if nights.killed or (missed and nights.told != nights.next):
-        if nights.killed:
-            what = f"The run that began at {moment(nights.killed)} was killed, or its machine went down."
-            if notify.tell(root, "failure", f"{what} The next one resumes its work."):
-                change(root, killed=None)
-        if missed and nights.told != nights.next:
-            look = "See `plm nights`; check that `plm deploy` and its server are running."
-            change(root, told=nights.next)  # before notifying, which takes a while: others may look meanwhile
-            if not notify.tell(root, "missed", missed, look):
-                change(root, told=nights.told)
+    if nights.killed:
+        what = f"The run that began at {moment(nights.killed)} was killed, or its machine went down."
+        if notify.tell(root, "failure", f"{what} The next one resumes its work."):
+            change(root, killed=None)
+    if missed and nights.told != nights.next:
+        look = "See `plm nights`; check that `plm deploy` and its server are running."
+        change(root, told=nights.next)  # before notifying, which takes a while: others may look meanwhile
+        if not notify.tell(root, "missed", missed, look):
+            change(root, told=nights.told)
     return missed
 
 
@@ -186,7 +185,3 @@ def lines(root: Path) -> Iterator[str]:
 def moment(seconds: float) -> str:
     """A time in UTC, as schedules are written."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _schedule(found: prefects.Due | None) -> dict[str, float | None]:
-    return {"due": found.due, "next": found.next} if found else {}

@@ -5,7 +5,6 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -114,34 +113,26 @@ def close_dead_runs(root: Path) -> None:
                 opened.set_flow_run_state(run.id, Crashed(message=message), force=True)
 
 
-@dataclass(frozen=True)
-class Due:
-    """The times of a scheduled run, in seconds since 1970."""
-
-    due: float
-    next: float | None
-    """When the next run after it is due."""
-
-
-def due_of_this_run() -> Due | None:
-    """When this flow run was due; None if it has no deployment, or the server does not say."""
+def due_of_this_run() -> dict[str, Any]:
+    """When this flow run was ``due``, and when the ``next`` one is, in seconds since 1970, None if never; empty if it
+    has no deployment, or the server does not say."""
     import httpx
     from prefect.client.orchestration import get_client
     from prefect.runtime import deployment, flow_run
     from prefect.types._datetime import now
 
     if not deployment.id:
-        return None
+        return {}
     due = flow_run.scheduled_start_time
     try:
         with get_client(sync_client=True) as opened:
             schedules = opened.read_deployment(uuid.UUID(str(deployment.id))).schedules
     except httpx.HTTPError as error:
         print(f"warning: Prefect does not say when this run was due: {said(error)}", flush=True)
-        return None
+        return {}
     later = max(due, now("UTC"))
     dates = [found for each in schedules if each.active and (found := next_run(each.schedule, later))]
-    return Due(due.timestamp(), min(dates, default=None))
+    return {"due": due.timestamp(), "next": min(dates, default=None)}
 
 
 def next_run(schedule: Any, moment: datetime) -> float | None:

@@ -109,13 +109,22 @@ class Run:
             warn(f"{self.path}: {damaged} damaged lines are left out")
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Send a message, or collect its points; what MLflow refuses of it must not hold up what follows."""
+        """Send a message, or collect its points; what MLflow refuses of it must not hold up what follows. A resumed run
+        is opened again."""
         try:
             match message["kind"]:
                 case "open":
                     self.opening = self.opening or dict(message)
                     self.end = {}
-                    self._open(message)
+                    self.client.update_run(self._existing(), status="RUNNING")
+                    self._log("tags", [RunTag(name, value) for name, value in message["tags"].items()])
+                    self._log("params", [Param(name, str(value)[:6000]) for name, value in flat(message["params"])])
+                    if message["inputs"]:
+                        self.client.log_inputs(self.id, datasets(message["inputs"]))
+                    if message.get("training"):
+                        with contextlib.suppress(OSError):  # a full disk: the page of the meters does without
+                            page = page_of(self.client, self.experiment, self.id)
+                            atomic_text(paths.RUN_LINKS / f"{message['name']}.txt", f"{page}\n")
                 case "metrics":
                     model = self._model(message["digest"], message.get("path")) if "digest" in message else None
                     points = message["points"]
@@ -159,15 +168,10 @@ class Run:
 
     def _existing(self) -> str:
         """The run's id, found by the key of the journal, or that of a new run."""
-        self.id = self.id or self._find(self.path.stem) or self._create()
-        return self.id
-
-    def _find(self, key: str) -> str:
-        found = self.client.search_runs([self.experiment], f"tags.`{JOURNAL_TAG}` = '{key}'", max_results=1)
-        return found[0].info.run_id if found else ""
-
-    def _create(self) -> str:
         key = self.path.stem
+        self.id = self.id or self._find(key)
+        if self.id:
+            return self.id
         tags = {JOURNAL_TAG: key, "mlflow.user": psutil.Process().username()}
         parent = self.opening.get("parent") or ""
         if parent.startswith(BY_JOURNAL):
@@ -178,19 +182,13 @@ class Run:
         if parent:
             tags["mlflow.parentRunId"] = parent
         name = self.opening.get("name", key)  # a journal with a damaged beginning is shown as far as possible
-        return self.client.create_run(self.experiment, self.opening.get("start_time"), tags, name).info.run_id
+        run = self.client.create_run(self.experiment, self.opening.get("start_time"), tags, name)
+        self.id = run.info.run_id
+        return self.id
 
-    def _open(self, opening: Mapping[str, Any]) -> None:
-        """Open the run; a resumed one is opened again."""
-        self.client.update_run(self._existing(), status="RUNNING")
-        self._log("tags", [RunTag(name, value) for name, value in opening["tags"].items()])
-        self._log("params", [Param(name, str(value)[:6000]) for name, value in flat(opening["params"])])
-        if opening["inputs"]:
-            self.client.log_inputs(self.id, datasets(opening["inputs"]))
-        if opening.get("training"):
-            with contextlib.suppress(OSError):  # a full disk: the page of the meters does without
-                page = page_of(self.client, self.experiment, self.id)
-                atomic_text(paths.RUN_LINKS / f"{opening['name']}.txt", f"{page}\n")
+    def _find(self, key: str) -> str:
+        found = self.client.search_runs([self.experiment], f"tags.`{JOURNAL_TAG}` = '{key}'", max_results=1)
+        return found[0].info.run_id if found else ""
 
     def _model(self, digest: str, path: str | None) -> str | None:
         """The LoggedModel of a checkpoint. With its path it is made if there is none, and becomes an output of the

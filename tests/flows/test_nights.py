@@ -171,7 +171,7 @@ def test_a_run_that_ends_while_another_is_skipped_or_fails_is_remembered(root, m
 
     def asked():  # of a server, which takes a while
         write(root, due=now - HOUR_S, next=now, begun=now - HOUR_S, ended=now, free=[(now, 7)])
-        return prefects.Due(now, now + DAY_S)
+        return {"due": now, "next": now + DAY_S}
 
     monkeypatch.setattr(prefects, "due_of_this_run", asked)
     with checkout.only_one(root, pipeline=True):
@@ -187,7 +187,7 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     monkeypatch.setattr(checkout, "PAUSE_S", 0.0)
     now = time.time()
-    monkeypatch.setattr(prefects, "due_of_this_run", lambda: prefects.Due(now, now + DAY_S))
+    monkeypatch.setattr(prefects, "due_of_this_run", lambda: {"due": now, "next": now + DAY_S})
 
     def skip(*_):
         with pytest.raises(checkout.HeldError) as error, checkout.checked_out(project, False, print):
