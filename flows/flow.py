@@ -150,12 +150,10 @@ def make_flow(
     track: Track | None = None,
     report: Callable[[Result], None] | None = None,
 ) -> "prefect.Flow[..., State[Any]]":
-    """The flow; the defaults are what deployments run.
+    """The flow; deployments run it with the checkout that its parameters name, which it locks.
 
-    Args:
-        checkout: A checkout that is already held; by default the flow locks the one that its parameters name.
-        track: Opens the tracking run, if not ``pipeline_run`` does.
-        report: Is called with the result, which a failed flow cannot return.
+    ``checkout`` is one that is already held, ``track`` replaces ``pipeline_run``, and ``report`` is called with the
+    result, which a failed flow cannot return.
     """
     runner: TaskRunner[Any] = ThreadPoolTaskRunner()
 

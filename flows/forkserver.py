@@ -71,20 +71,12 @@ class ForkServer:
                 self._ready = bool(self._socket.recv(1, socket.MSG_DONTWAIT))
         return self._ready
 
-    def start(
-        self,
-        module: Sequence[str],
-        folder: Path,
-        env: Mapping[str, str],
-        umask: int,
-        grace_s: float,
-        descriptors: Sequence[int],
-    ) -> bool:
+    def start(self, request: Mapping[str, object], descriptors: Sequence[int]) -> bool:
         """Start a supervised ``python -m``; False if the server has died, or the request is too large.
 
-        ``env`` is its whole environment; ``descriptors`` are its stdin, stdout and stderr, and others to keep open.
+        The request has the ``module`` with its arguments, its ``folder``, its whole ``env``, ``umask`` and ``grace_s``;
+        ``descriptors`` are its stdin, stdout and stderr, and others to keep open.
         """
-        request = {"module": list(module), "folder": str(folder), "env": dict(env), "umask": umask, "grace_s": grace_s}
         try:
             socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors))
         except OSError:

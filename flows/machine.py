@@ -66,17 +66,11 @@ class Machine:
 
     @contextlib.contextmanager
     def acquire(self, stage: Stage, path: float = 0.0, say: Callable[[str], object] = print) -> Iterator[Grant]:
-        """Wait for the stage's share of the machine and hold it for the block.
+        """Wait for the stage's share of the machine and hold it for the block; one with GPUs gets a core for each.
 
-        A stage with GPUs does its work there, so it gets only one core per GPU.
-
-        Args:
-            stage: Says what it wants.
-            path: How long the longest chain of stages that begins with it is expected to take; the longest goes first.
-            say: Is called with the name of the process that has the GPUs for which this waits.
-
-        Raises:
-            CancelledError: the pipeline was cancelled while this waited.
+        ``path`` is how long the longest chain of stages that begins with it is expected to take; the longest goes
+        first. ``say`` is called with the name of the process that has the GPUs for which this waits. Raises
+        CancelledError: the pipeline was cancelled while this waited.
         """
         gpus = (self.gpus_at_most or len(self.gpus)) if stage.gpu == "all" else int(stage.gpu)
         gpus = min(gpus, len(self.gpus))

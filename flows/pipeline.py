@@ -17,14 +17,10 @@ from flows.tracking import Track, pipeline_run, send_leftovers
 
 
 def run(root: Path, *, force: bool = False) -> Result:
-    """Bring every stage up to date, independent ones side by side, then register what they made.
+    """Bring every stage of a checkout up to date, independent ones side by side, then register what they made.
 
     If a Prefect server is configured, each call is a flow run there. Without one, the call returns at once if all is
     up to date; otherwise the run has its own server, on the user's usual local database.
-
-    Args:
-        root: The checkout.
-        force: Run every stage, up to date or not.
 
     Raises:
         UserError: another pipeline runs in this checkout, parameters cannot be used, the configured server does not

@@ -245,18 +245,19 @@ class StageProcesses:
         if launcher:  # one supervisor here, and one there
             program = [*supervised, supervisor.LIFELINE, str(self._grace_s), *launcher, *program]
         forks = self._forks if may_fork and not launcher and self._forks and self._forks.ready else None
-        module = []  # and arguments, if it is a shell's command `python -m ...` for this Python
+        request: dict[str, object] = {}  # if it is a shell's command `python -m ...` for this Python
         if forks and "-c" in command[:-1] and PLAIN.fullmatch(command[-1]):
             python = shutil.which("python", path=whole.get("PATH"))
             if python and Path(python).parent == Path(sys.executable).parent:
-                module = command[-1].split()[2:]
+                request = {"module": command[-1].split()[2:], "folder": str(folder), "env": whole}
+                request |= {"umask": self._umask, "grace_s": self._grace_s}
         with self._lock:
             if self.interrupted.is_set():
                 raise CancelledError
             running = Running()
             ends = (running.stdin, running.stdout, running.stdout, *pass_fds)
             try:
-                if not (forks and module and forks.start(module, folder, whole, self._umask, self._grace_s, ends)):
+                if not (forks and request and forks.start(request, ends)):
                     running.process = subprocess.Popen(
                         program,
                         cwd=folder,

@@ -51,13 +51,9 @@ class Summary:
 def run(root: Path, name: str, jobs: int | None = None) -> Summary:
     """Search what the section ``sweep`` says, or resume a search, and write what its page shows.
 
-    Args:
-        root: The checkout.
-        name: The name of the sweep: its folder, and the prefix of its experiments.
-        jobs: How many trials run side by side; None for one per GPU, or per core if there is no GPU.
-
-    Raises:
-        UserError: the section cannot be used, the sweep runs already, or its first trials have all failed.
+    ``name`` is that of the sweep's folder, and the prefix of its experiments. ``jobs`` trials run side by side; None
+    for one per GPU, or per core if there is no GPU. Raises UserError: the section cannot be used, the sweep runs
+    already, or its first trials have all failed.
     """
     if not re.fullmatch(r"[\w-]+", name):
         raise UserError(f"--name: {name!r}; expected letters, digits, - and _")

@@ -76,7 +76,10 @@ def test_stages_that_follow_each_other_have_one_publisher_which_ends_after_the_l
     assert stage(folder, body.format("first")).stderr == ""
     sent(folder)
     (publisher,) = publishers_of(folder)
-    assert [stage(folder, body.format(name)).stderr for name in ("second", "third")] == ["", ""]
+    second = start(folder, body.format("second") + "    while not Path('go').exists():\n        time.sleep(0.1)\n")
+    wait_until(lambda: status_of(client_of(folder)).get("second") == "RUNNING")
+    (folder / "go").touch()
+    assert second.communicate()[1] == stage(folder, body.format("third")).stderr == ""
     sent(folder)
     assert [process.pid for process in publishers_of(folder)] == [publisher.pid]
     assert status_of(client_of(folder)) == dict.fromkeys(("first", "second", "third"), "FINISHED")
