@@ -453,18 +453,10 @@ def test_a_killed_flow_leaves_no_orphan_and_its_run_is_closed_by_the_next(toy, t
     assert (root / "saved").exists()
 
     (root / "code.py").write_text("import sys; open('a.txt', 'w'); open('b.txt', 'w')")
-    wait_for(lambda: _free(root))
+    wait_for(lambda: not checkout.at_work(root))
     assert pipeline.run(root).ok
     dead = [run for run in _flow_runs() if run.state.type == "CRASHED" and str(flow.pid) in run.state.message]
     assert len(dead) == 1
-
-
-def _free(root: Path) -> bool:
-    try:
-        with checkout.only_one(root):
-            return True
-    except UserError:
-        return False
 
 
 @pytest.mark.slow
