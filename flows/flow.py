@@ -179,7 +179,11 @@ def make_flow(
             return Completed(name="Skipped", message=str(error))
         if report:
             report(result)
-        return Completed(message=result.said) if result.ok else Failed(message=result.error)
+        if not result.ok:
+            return Failed(message=result.error)
+        return Completed(
+            message=f"ran: {', '.join(result.ran)}" if result.ran else "nothing has changed, so nothing ran"
+        )
 
     return plm
 

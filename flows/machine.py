@@ -74,7 +74,8 @@ class Machine:
         """
         gpus = (self.gpus_at_most or len(self.gpus)) if stage.gpu == "all" else int(stage.gpu)
         gpus = min(gpus, len(self.gpus))
-        cores = min(gpus or (self.share if stage.cores == "all" else stage.cores), self.cores)
+        # Stages that want all cores share them, if several may run side by side.
+        cores = min(gpus or (max(1, self.cores // self.sharing) if stage.cores == "all" else stage.cores), self.cores)
         with Claim(self.gpus, gpus) as claim:
             grant = Grant({})
             if gpus:  # while it waits for its turn, which can take hours, others have the cores
@@ -82,11 +83,6 @@ class Machine:
                 grant = Grant({"CUDA_VISIBLE_DEVICES": claim.gpus, CLAIMED: "1"}, claim.fds)
             with self._cores_taken(path, cores):
                 yield grant
-
-    @property
-    def share(self) -> int:
-        """The cores of a stage that wants all, if several such stages run side by side."""
-        return max(1, self.cores // self.sharing)
 
     def _pause(self, seconds: float) -> None:
         if self.interrupted.wait(seconds):

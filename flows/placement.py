@@ -128,9 +128,11 @@ def helped(
                 say(f"{stage}: a helping node ended with status {status}: {(tail or ['no output'])[-1]}")
                 over.wait(AGAIN_S)
 
-    if grant.helpers:
-        wanted.unlink(missing_ok=True)
-    with ThreadPoolExecutor(max(1, grant.helpers)) as threads:
+    if not grant.helpers:
+        yield
+        return
+    wanted.unlink(missing_ok=True)
+    with ThreadPoolExecutor(grant.helpers) as threads:
         helping = [threads.submit(help_out) for _ in range(grant.helpers)]
         try:
             yield
@@ -142,5 +144,4 @@ def helped(
                 time.sleep(END_S)
             for error in filter(None, (each.exception() for each in helping)):
                 say(f"{stage}: a node could not help: {error}")
-            if grant.helpers:
-                wanted.unlink(missing_ok=True)
+            wanted.unlink(missing_ok=True)

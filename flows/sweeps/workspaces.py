@@ -37,6 +37,8 @@ class Workspaces:
         self.commit = ""
         """The commit with the files that all trials begin with; its parent is the commit that was checked out."""
         self._root, self._name, self._given, self._cache = root, name, given, cache
+        self._ref = f"refs/plm/sweeps/{name}"
+        """The reference of the sweep's own commit."""
 
     def freeze(self) -> list[str]:
         """Commit the checkout as it is for the sweep, or return what has changed in it since that was done. Raises
@@ -49,12 +51,11 @@ class Workspaces:
             self._git("add", "--update", index=index)
             self._git("update-index", "--add", "-z", "--stdin", index=index, text="\0".join(small))
             now = self._git("write-tree", index=index)
-        ref = self._beginning()
-        if found := self._git("for-each-ref", "--format=%(objectname)", ref):
+        if found := self._git("for-each-ref", "--format=%(objectname)", self._ref):
             self.commit = found
             return self._git("diff", "--name-only", found, now).splitlines()
         self.commit = self._committed(now, "HEAD", f"The files of the sweep {self._name}")
-        self._git("update-ref", ref, self.commit)
+        self._git("update-ref", self._ref, self.commit)
         return []
 
     def place(self, number: int) -> Path:
@@ -118,13 +119,13 @@ class Workspaces:
 
     def remove(self) -> None:
         """Remove the sweep: its experiments, its folder and its worktrees. Completes a removal that was killed."""
-        if found := self._git("for-each-ref", "--format=%(objectname)", self._beginning()):
+        if found := self._git("for-each-ref", "--format=%(objectname)", self._ref):
             self.commit = found
             above = self._experiment(0).removesuffix("0")
             for ref in self._git("for-each-ref", "--format=%(refname)", str(Path(above).parent)).splitlines():
                 if ref.removeprefix(above).isdecimal():
                     self._git("update-ref", "-d", ref)
-            self._git("update-ref", "-d", self._beginning())
+            self._git("update-ref", "-d", self._ref)
         shutil.rmtree(self.folder)
         self._prune()
 
@@ -141,10 +142,6 @@ class Workspaces:
         """What a kept trial has changed in ``params.yaml``, as a diff."""
         # Not `git diff`: a user's settings may change its output into something that `git apply` rejects.
         return self._git("diff-tree", "-p", self.commit, self._experiment(number), "--", "params.yaml") + "\n"
-
-    def _beginning(self) -> str:
-        """The reference of the sweep's own commit."""
-        return f"refs/plm/sweeps/{self._name}"
 
     def _experiment(self, number: int) -> str:
         """The reference of a trial's experiment, under the commit that it is based on, where DVC looks for it."""

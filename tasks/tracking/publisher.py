@@ -33,9 +33,8 @@ EVERY_S = (2.0, 30.0)
 """How often a living run is published, with what its machine does (CPU, memory, disk, network, GPU): the shortest
 interval, so that a stage of 10 s has points, and the longest; in between, a twentieth of the run's age."""
 
-LONGEST_PAUSE_S = 30.0
-"""While MLflow is unreachable it is tried again after 1, 2, 4 ... and at most this many seconds; a run that it refuses
-while it accepts others, after a second."""
+RETRY_S = 2.0
+"""When MLflow is tried again that is unreachable, or refuses a run while it accepts others."""
 
 GRACE_S = 5.0
 """How long a publisher keeps trying when its runs have ended; then it leaves their journals to a later one."""
@@ -64,9 +63,8 @@ class Publisher:
         """The runs that this process publishes, and no other one."""
         self.connection: tuple[MlflowClient, str] | None = None
         self._away = False
-        """Whether MLflow is unreachable; when it is tried again, and after which pause the time after that."""
+        """Whether MLflow is unreachable, and when it is tried again."""
         self._retry = 0.0
-        self._pause = 1.0
         self._progress = time.monotonic()
         self._kept: dict[Path, int] = {}
         """The length of journals that MLflow has in full, and that are kept."""
@@ -142,12 +140,11 @@ class Publisher:
             if not lives:
                 self._close(run)
         except Exception as error:  # noqa: BLE001 what MLflow and its database may raise cannot be listed
-            run.due = time.monotonic() + self._pause
+            run.due = time.monotonic() + RETRY_S
             if self.connection:
                 run.note(f"{one_line(error)} ({run.path})")
             else:
                 self._retry = run.due
-                self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
                 for each in self.runs.values():
                     each.note(one_line(error))
                 if not self._away:
@@ -159,7 +156,6 @@ class Publisher:
         if self._away:
             print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
         self._away = False
-        self._pause = 1.0
         self._progress = time.monotonic()
         run.due = time.monotonic() + min(EVERY_S[1], max(EVERY_S[0], run.age_s / 20))
         run.note("")

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import typer
-from toys import alive, free_port, wait_for
+from toys import alive, free_port, plm, wait_for
 
 from flows import cli, supervisor
 from plm_core.shared.kinds import TOKENIZERS
@@ -24,11 +24,6 @@ from plm_core.shared.sampling import SamplingConfig
 
 REPOSITORY = Path(__file__).parents[2]
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
-
-
-def plm(folder, *arguments, before=(), **env):
-    command = [*before, sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(command, cwd=folder, env=os.environ | env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

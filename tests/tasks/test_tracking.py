@@ -210,22 +210,6 @@ def test_a_password_in_the_address_is_neither_kept_nor_said(folder):
     assert page == "http://127.0.0.1:9/#/experiments/1/runs/2"
 
 
-@pytest.mark.slow
-def test_the_page_of_a_run_on_a_server_is_without_the_password(folder, server):
-    uri = server.address.replace("http://", f"http://bot:{SECRET}@")
-    process = start(folder, TRAINING, MLFLOW_TRACKING_URI=uri)
-    page = folder / "artifacts/meters/runs/pretrain-gpt.txt"
-    wait_until(page.exists)
-    assert SECRET not in kept(folder)
-    (folder / "go").touch()
-    _, err = process.communicate()
-    sent(folder)
-    (run,) = runs_of(mlflow.MlflowClient(server.address))
-    assert page.read_text() == f"{server.address}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}\n"
-    assert (err, run.info.status) == ("", "FINISHED")
-    assert SECRET not in kept(folder) + str(run.to_dictionary())
-
-
 def test_a_long_error_is_cut_and_its_password_is_not_cut_open():
     for length in range(250, 320):
         error = ValueError("x" * length + f" http://bot:{SECRET}@example.org:5000")
