@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows import settings
+from flows import promotion, settings
 from flows.graph import Graph
 from flows.outcome import Outcome, Result, UserError
-from flows.stages import GraphError, Registration
+from flows.stages import GraphError
 from plm_core.shared.files import locked
 
 LOCK = ".dvc/tmp/plm.lock"
@@ -140,8 +140,8 @@ def at_work(root: Path) -> bool:
         return began(root) > 0
 
 
-def idle(checkout: Checkout, registration: Registration) -> Result | None:
+def idle(checkout: Checkout) -> Result | None:
     """The result of a run if nothing has to be done in the checkout; otherwise None."""
-    if checkout.stale or registration.needed(checkout.root, checkout.graph.stages):
+    if checkout.stale or promotion.needed(checkout.root, checkout.graph.stages):
         return None
     return Result(tuple(Outcome(stage.name, "up to date") for stage in checkout.graph.stages))

@@ -6,22 +6,24 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
-from flows import upkeep
-from flows.command import Json, checkpoint_folder, evidence_folders, project, task
 from flows.outcome import UserError
 from plm_core.shared import paths, shell, stores
 from plm_core.shared.kinds import TOKENIZERS
 from plm_core.shared.sampling import SamplingConfig
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
+
+if TYPE_CHECKING:
+    from flows.backup import Summary
 
 app = typer.Typer(
     help="Continuous pretraining of language models of your own.",
@@ -38,7 +40,58 @@ Model = Annotated[str | None, Option(show_default="champion", help="Use this tra
 Checkpoint = Annotated[Path | None, Option(metavar="DIR", help="Use the checkpoint in this folder instead of --model.")]
 Format = Literal["hf"]
 Kind = Annotated[list[str] | None, Option(show_default=", ".join(TOKENIZERS), help="Train this kind; can be repeated.")]
+Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisions.")]
+
+
+def project() -> Path:
+    """The folder with ``dvc.yaml`` at or above the current one. Raises UserError: there is none."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
+            return folder
+    raise UserError(f"{here}: no dvc.yaml and params.yaml here or above; run plm in the project's folder")
+
+
+def task(name: str, /, *arguments: object, **options: object) -> None:
+    """Run ``python -m tasks.NAME`` in the project; if it fails, exit with its status.
+
+    An option that is True becomes a flag, a list is given once per item, and None and False are left out.
+    """
+    command = [sys.executable, "-m", f"tasks.{name}"]
+    for option, value in options.items():
+        flag = f"--{option.replace('_', '-')}"
+        if value is True:
+            command.append(flag)
+        elif value is not None and value is not False:
+            command += [f"{flag}={item}" for item in (value if isinstance(value, list) else [value])]
+    if status := subprocess.run([*command, "--", *map(str, arguments)], cwd=project(), check=False).returncode:
+        sys.exit(status)
+
+
+@contextlib.contextmanager
+def checkpoint_folder(model: str | None, folder: Path | None) -> Iterator[Path]:
+    """The given folder, or that of a trained section or registered version, fetched for the time of the block. Raises
+    UserError: both are given, or there is no such model."""
+    if model and folder:
+        raise UserError(f"--model {model}, --checkpoint {folder}: expected one of them, not both")
+    name = model or "champion"
+    root = project()
+    local = folder.resolve() if folder else root / paths.MODELS / name
+    if folder or local.is_dir():
+        yield local
+        return
+    from flows import registry
+    from flows.store import RegistryError
+
+    with tempfile.TemporaryDirectory() as target:
+        try:
+            with registry.opened(root) as opened:
+                fetched = opened.checkpoint(opened.get(name), Path(target))
+        except RegistryError as error:
+            trained = sorted(path.name for path in (root / paths.MODELS).glob("*") if path.is_dir())
+            raise RegistryError(f"{error}; trained sections are: {', '.join(trained) or 'none yet'}") from error
+        yield fetched
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -209,9 +262,25 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare two models on the same examples, with intervals."""
-    with evidence_folders([first, second]) as folders:
-        names = [Path(name).name or name for name in (first, second)]
-        task("compare", *folders, name=names, out=out and out.resolve(), json=as_json)
+    root = project()
+    names = (first, second)
+    local = [next((f for f in (root / paths.EVIDENCE / n, Path(n).resolve()) if f.is_dir()), None) for n in names]
+    with tempfile.TemporaryDirectory() as work:
+        folders = list(filter(None, local))
+        if len(folders) < 2:  # versions are fetched, and two of them re-evaluated on the current examples if necessary
+            from flows import judging, registry
+
+            with registry.opened(root) as opened:
+                if not folders:
+                    one, other = (opened.get(name) for name in names)
+                    if one.number != other.number:
+                        judging.judge(root, opened, other, one, also_earlier=False)
+                folders = [
+                    folder or opened.evidence(opened.get(name), Path(work) / str(number))
+                    for number, (name, folder) in enumerate(zip(names, local, strict=True))
+                ]
+        shown = [Path(name).name or name for name in names]
+        task("compare", *folders, name=shown, out=out and out.resolve(), json=as_json)
 
 
 @app.command()
@@ -280,8 +349,97 @@ def ui(
         raise typer.Exit(process.wait())
 
 
-for command in (upkeep.doctor, upkeep.backup, upkeep.restore, upkeep.gc):
-    app.command()(command)
+@app.command()
+def doctor(
+    everything: Annotated[bool, Option("--all", help="Read all versions and DVC's cache byte by byte.")] = False,
+    fix: Annotated[
+        bool, Option("--fix", help="Fix what can be fixed without losing a result, version or decision.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Find problems, and say how to fix them.
+
+    Exit status: 0 when all is well, 1 when there is a problem, 2 when not everything could be checked.
+    """
+    from flows import doctor as health
+
+    report = health.look(project(), everything, mend=fix)
+    print(json.dumps(health.plain(report), indent=2) if as_json else "\n".join(health.lines(report)))
+    raise typer.Exit(health.status(report))
+
+
+@app.command()
+def backup(
+    target: Annotated[str, Argument(help="Write into this folder, or to an address such as s3://bucket/folder.")],
+    keep: Annotated[int | None, Option(min=1, show_default="all", help="Keep only the newest N backups.")] = None,
+) -> None:
+    """Copy the registry, snapshots, imports and results."""
+    from flows import backup as backups
+
+    _show(backups.backup(project(), _address(target), keep), "copied")
+
+
+@app.command()
+def restore(
+    source: Annotated[str, Argument(help="Read the backups in this folder or at this address.")],
+    at: Annotated[
+        str, Option(show_default="the newest", help="Use the newest whose name starts with this: 2026-11-22.")
+    ] = "",
+) -> None:
+    """Restore a backup; nothing that is here is lost."""
+    from flows import backup as backups
+
+    _show(backups.restore(project(), _address(source), at), "restored from it")
+
+
+@app.command()
+def gc(
+    yes: Annotated[bool, Option("--yes", help="Delete; the default without a terminal.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Only show what would be deleted; the default at a terminal.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete what `retention` in params.yaml does not keep."""
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    from flows import doctor as health
+    from flows.display import console
+
+    if yes and dry_run:
+        raise UserError("--yes, --dry-run: expected one of them")
+    delete = yes or not (dry_run or sys.stdin.isatty())
+    report = health.collect(project(), delete)
+    found = report.mended + report.findings
+    size = sum(each.bytes or 0 for each in found)  # as far as is known
+    if as_json:
+        waste = [{"what": each.where, "why": each.what, "bytes": each.bytes} for each in found]
+        print(json.dumps({"deleted": delete, "waste": waste, "bytes": size, "failed": report.unseen}, indent=2))
+        raise typer.Exit(int(bool(report.unseen)))
+    out = console()
+    if found:
+        table = Table("what", "why", "frees", title="Deleted" if delete else "To be deleted")
+        for each in found:
+            table.add_row(each.where, each.what, "" if each.bytes is None else decimal(each.bytes))
+        out.print(table)
+    for name, why in report.unseen.items():
+        out.print(f"[yellow]warning[/yellow]        {name}: {why}")
+    out.print(f"{decimal(size)} {'freed' if delete else 'to be freed'}" if found else "nothing to delete")
+    if found and not delete:
+        out.print("`plm gc --yes` deletes it")
+    raise typer.Exit(int(bool(report.unseen)))
+
+
+def _address(given: str) -> str:
+    return given if "://" in given else str(Path(given).resolve())
+
+
+def _show(summary: "Summary", done: str) -> None:
+    moved = f"{summary.moved / 1e6:,.1f} MB {done}"
+    print(f"backup {summary.name}: {summary.files:,} files of {summary.size / 1e6:,.1f} MB, {moved}")
+    for note in summary.notes:
+        print(note)
 
 
 @app.command()

@@ -18,7 +18,6 @@ from flows.prefects import FLOW
 from plm_core.shared.stores import shown
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.schedules import CronSchedule
     from prefect.schedules import Schedule
 
 AGAIN_S = 5.0
@@ -29,11 +28,8 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     """Run the flow of this checkout on a cron schedule (UTC) until interrupted.
 
     A run that is due while another is at work in the checkout is skipped. Of the runs that were due while nobody served
-    them, the newest is made up for; so is the last one if it was killed.
-
-    Raises:
-        UserError: the cron line is wrong, no Prefect server is configured or answers, or for the reasons of
-            ``serve_schedule``.
+    them, the newest is made up for; so is the last one if it was killed. Raises UserError: the cron line is wrong, no
+    Prefect server is configured or answers, or for the reasons of ``serve_schedule``.
     """
     url = server.configured_url()
     if url is None:
@@ -48,26 +44,28 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     while not server.answers(url) and time.monotonic() < deadline:
         time.sleep(1)
     prefects.require(url, "is `plm ui prefect` running?")
-    counted = _schedule(cron)
+    from prefect.client.schemas.schedules import CronSchedule
     from prefect.schedules import Cron
 
-    from flows import due
-
-    nights.expect(root, due.after(counted, datetime.now(UTC)))
+    try:
+        first = prefects.next_run(CronSchedule(cron=cron, timezone="UTC"), datetime.now(UTC))
+        if len(cron.split()) > 5:
+            raise ValueError("the sixth is taken for seconds")
+    except ValueError as error:  # also if it is never due, such as on 31 February
+        raise UserError(
+            f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
+        ) from error
+    nights.expect(root, first)
     serve_schedule(root, Cron(cron), name, url)
 
 
 def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> None:
-    """Like ``serve``, with any Prefect schedule, against the server at ``url``; waits for a server that is away.
-
-    Raises:
-        UserError: another checkout's schedule has this name.
-    """
+    """Like ``serve``, with any Prefect schedule, against the server at ``url``; waits for a server that is away. Raises
+    UserError: another checkout's schedule has this name."""
     import httpx
     from prefect.types.entrypoint import EntrypointType
 
     from flows.flow import plm
-    from flows.liveness import checkout_name
 
     try:
         _tidy(root, name)
@@ -78,7 +76,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
             # A run that was due while nobody served it waits, and is made up for.
             pause_on_shutdown=False,
             parameters={"root": str(root.resolve())},
-            tags=[f"{prefects.TAG}{checkout_name(root)}", root.resolve().name],
+            tags=[f"{prefects.TAG}{prefects.checkout_name(root)}", root.resolve().name],
             # Not the file's path, which would be relative to the folder in which this process started.
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
@@ -98,10 +96,8 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
 def _tidy(root: Path, name: str) -> None:
     """Delete all but the newest of the runs that wait for this schedule: each run covers everything.
 
-    If none waits and the last run was killed, have one start now.
-
-    Raises:
-        UserError: the schedule of this name belongs to another checkout, which would never run again.
+    If none waits and the last run was killed, have one start now. Raises UserError: the schedule of this name belongs
+    to another checkout, which would never run again.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
@@ -131,20 +127,3 @@ def _tidy(root: Path, name: str) -> None:
         if not late and last.begun and not last.ended and not at_work(root):
             client.create_flow_run_from_deployment(known.id)
             print(f"the run that began at {nights.moment(last.begun)} was killed: it is made up for now", flush=True)
-
-
-def _schedule(cron: str) -> "CronSchedule":
-    from prefect.client.schemas.schedules import CronSchedule
-
-    from flows import due
-
-    try:
-        found = CronSchedule(cron=cron, timezone="UTC")
-        due.after(found, datetime.now(UTC))  # ValueError: never, such as on 31 February
-        if len(cron.split()) > 5:
-            raise ValueError("the sixth is taken for seconds")
-    except ValueError as error:
-        raise UserError(
-            f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
-        ) from error
-    return found

@@ -13,8 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from flows import timing
-from flows.failures import StageError
 from flows.outcome import Result
+from flows.process import StageError
 from flows.stages import Stage
 
 if TYPE_CHECKING:

@@ -21,15 +21,14 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows import display, doctor, nights, promotion, timing
 from flows.checkout import Checkout, HeldError, checked_out, idle
-from flows.failures import CancelledError, StageError
 from flows.graph import BusyError
-from flows.liveness import close_dead_runs
 from flows.machine import beside_others
 from flows.outcome import FailedError, Outcome, Result, Spent, UserError
-from flows.prefects import FLOW
+from flows.prefects import FLOW, close_dead_runs
+from flows.process import CancelledError, StageError
 from flows.reproducing import Reproducer
 from flows.room import FullError
-from flows.stages import GraphError, Registration, Stage
+from flows.stages import GraphError, Stage
 from flows.store import RegistrationFailed
 from flows.tracking import Track, pipeline_run, send_leftovers
 from plm_core.shared import shell
@@ -67,7 +66,15 @@ class Execution:
             futures[stage.name] = self._task(stage, parent_run_id).submit(return_state=False, wait_for=upstream)
         for stage in self._graph.stages:
             futures[stage.name].wait()
-            self._record_unstarted(stage, futures[stage.name].state)
+            if stage.name in self.outcomes:
+                continue
+            # Its task has recorded nothing: it was not started, or an error of the flow ended it.
+            if bad := [name for name in stage.upstream if not self.outcomes[name].ok]:
+                self.outcomes[stage.name] = Outcome(stage.name, "not run", reason=f"needs {', '.join(bad)}")
+            else:
+                why = str(futures[stage.name].state.message)
+                self._errors[stage.name] = StageError(stage.name, None, [why], transient=False)
+                self.outcomes[stage.name] = Outcome(stage.name, "failed", reason=why)
         if not_run := [name for name, outcome in self.outcomes.items() if outcome.outcome == "not run"]:
             get_run_logger().warning("not run, because stages they need failed: %s", ", ".join(not_run))
         timing.remember(self._root, self.outcomes.values())
@@ -115,57 +122,38 @@ class Execution:
                 return Completed(name="UpToDate", message="up to date")
             self._reproducer.run(stage, reasons, parent_run_id, log, spent)
         except (StageError, GraphError, FullError, CancelledError) as error:
-            raise self._failed(stage, self._until_now(spent), error) from None
+            if isinstance(error, StageError):
+                failed = error
+            else:
+                why = str(error) or "cancelled before it started"
+                failed = StageError(stage.name, None, [why], transient=isinstance(error, BusyError))
+            before = self._errors.get(stage.name)
+            if failed.over and before and before.over:  # timed out twice: retry only if training progressed in between
+                failed.transient = failed.saved not in ("", before.saved)
+            self._errors[stage.name] = failed
+            self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, failed.reason, failed.status)
+            if stage.optional:  # stages that read the folder of such outputs then find it empty rather than missing
+                for out in stage.outs:
+                    (self._root / out).parent.mkdir(parents=True, exist_ok=True)
+            log.error("failed: %s", failed, extra={"stage_event": "failed"})
+            raise failed from None
+        finally:
+            spent.seconds = time.monotonic() - self.begun - spent.begun if spent.begun else 0.0
         self._errors.pop(stage.name, None)
-        spent = self._until_now(spent)
         self.outcomes[stage.name] = Outcome(stage.name, "ran", spent)
         log.info("done in %.1f s", spent.seconds, extra={"stage_event": "done"})
         return Completed(message=f"ran for {spent.seconds:.1f} s")
 
-    def _until_now(self, spent: Spent) -> Spent:
-        spent.seconds = time.monotonic() - self.begun - spent.begun if spent.begun else 0.0
-        return spent
-
-    def _failed(self, stage: Stage, spent: Spent, error: Exception) -> StageError:
-        if not isinstance(error, StageError):
-            what = str(error) or "cancelled before it started"
-            error = StageError(stage.name, None, [what], transient=isinstance(error, BusyError))
-        before = self._errors.get(stage.name)
-        if error.over and before and before.over:  # timed out twice: retry only if training progressed in between
-            error.transient = error.saved not in ("", before.saved)
-        self._errors[stage.name] = error
-        self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, error.reason, error.status)
-        if stage.optional:  # stages that read the folder of such outputs then find it empty rather than missing
-            for out in stage.outs:
-                (self._root / out).parent.mkdir(parents=True, exist_ok=True)
-        get_run_logger().error("failed: %s", error, extra={"stage_event": "failed"})
-        return error
-
-    def _record_unstarted(self, stage: Stage, state: State[Any]) -> None:
-        """Record the outcome of a stage whose task has recorded none: not started, or an error of the flow."""
-        if stage.name in self.outcomes:
-            return
-        bad = [name for name in stage.upstream if not self.outcomes[name].ok]
-        if bad:
-            self.outcomes[stage.name] = Outcome(stage.name, "not run", reason=f"needs {', '.join(bad)}")
-        else:
-            self._errors[stage.name] = StageError(stage.name, None, [str(state.message)], transient=False)
-            self.outcomes[stage.name] = Outcome(stage.name, "failed", reason=str(state.message))
-
 
 def make_flow(
-    track: Track | None = None,
-    registration: Registration = promotion,
-    report: Callable[[Result], None] | None = None,
     checkout: Checkout | None = None,
+    track: Track | None = None,
+    report: Callable[[Result], None] | None = None,
 ) -> "prefect.Flow[..., State[Any]]":
-    """The flow with its collaborators besides Prefect and DVC; the defaults are what deployments run.
+    """The flow; deployments run it with the checkout that its parameters name, which it locks.
 
-    Args:
-        track: Opens the tracking run; ``flows.tracking.pipeline_run`` by default.
-        registration: Registers what was made.
-        report: Is called with the result, which a failed flow cannot return.
-        checkout: A checkout that is already held; by default the flow locks the one that its parameters name.
+    ``checkout`` is one that is already held, ``track`` replaces ``pipeline_run``, and ``report`` is called with the
+    result, which a failed flow cannot return.
     """
     runner: TaskRunner[Any] = ThreadPoolTaskRunner()
 
@@ -183,15 +171,19 @@ def make_flow(
         try:
             with contextlib.nullcontext(checkout) if checkout else _taken(folder, force) as held:
                 with nights.remembered(folder) as tell:
-                    close_dead_runs(FLOW, folder)
-                    tell(result := execute(held, track, registration))
+                    close_dead_runs(folder)
+                    tell(result := execute(held, track))
                 doctor.last_step(folder)
         except HeldError as error:
             # A run covers everything: what this one would have done, the other one or the next one does.
             return Completed(name="Skipped", message=str(error))
         if report:
             report(result)
-        return Completed(message=result.said) if result.ok else Failed(message=result.error)
+        if not result.ok:
+            return Failed(message=result.error)
+        return Completed(
+            message=f"ran: {', '.join(result.ran)}" if result.ran else "nothing has changed, so nothing ran"
+        )
 
     return plm
 
@@ -215,27 +207,37 @@ def _taken(folder: Path, force: bool) -> Iterator[Checkout]:
 plm = make_flow()
 
 
-def execute(checkout: Checkout, track: Track | None, registration: Registration) -> Result:
+def execute(checkout: Checkout, track: Track | None) -> Result:
     """The flow's body: the stages, then the registration. See ``pipeline.run``."""
     root = checkout.root
     stages = checkout.graph.stages
     if not checkout.stale:
         send_leftovers(root)
-    if result := idle(checkout, registration):
+    if result := idle(checkout):
         return result
     execution = Execution(checkout)
     track = (track or pipeline_run) if checkout.stale else lambda _: contextlib.nullcontext()
     forked = execution.processes.forked() if len(checkout.stale) >= WORTH_FORKING else contextlib.nullcontext()
+    warn = get_run_logger().warning
     error = ""
     models: list[Any] = []  # filled as versions are judged: decisions are reported, whatever fails afterwards
     registering = 0.0
     try:
-        with beside_others(get_run_logger().warning), contextlib.chdir(root), track(root) as parent_run_id:
+        with beside_others(warn), contextlib.chdir(root), track(root) as parent_run_id:
             with forked:
-                _run_stages_gently(execution, parent_run_id)
-            if execution.complete and registration.needed(root, stages):
+                try:
+                    execution.run_stages(parent_run_id)
+                except BaseException:
+                    # Prefect raises a cancellation in this thread only: the tasks' threads would not notice, and would
+                    # be killed.
+                    warn("stopping; running stages have %.0f minutes to save their state", SAVING_S / 60)
+                    execution.processes.interrupt_all()
+                    raise
+            if execution.complete and promotion.needed(root, stages):
                 begun = time.monotonic()
-                _register(registration, root, stages, parent_run_id, models.append)
+                state = _registration(root, stages, parent_run_id, models.append)(return_state=True)
+                if not state.is_completed():
+                    raise FailedError(f"register: {state.message}")
                 registering = time.monotonic() - begun
             if execution.error:
                 raise FailedError(execution.error)
@@ -245,33 +247,16 @@ def execute(checkout: Checkout, track: Track | None, registration: Registration)
     return Result(outcomes, error, execution.begun, registering, tuple(models))
 
 
-def _run_stages_gently(execution: Execution, parent_run_id: str | None) -> None:
-    """Run the stages, and have them save their state if the flow is cancelled, terminated or interrupted.
-
-    Prefect raises those in this thread only: the tasks' threads would not notice, and would be killed.
-    """
-    try:
-        execution.run_stages(parent_run_id)
-    except BaseException:
-        get_run_logger().warning("stopping; running stages have %.0f minutes to save their state", SAVING_S / 60)
-        execution.processes.interrupt_all()
-        raise
-
-
-def _register(registration: Registration, *given: Any) -> None:
-    """Register what the stages made, as a task that is retried if MLflow fails.
-
-    Raises:
-        FailedError: the registration failed.
-    """
+def _registration(*given: Any) -> "prefect.Task[[], None]":
+    """The registration of what the stages made, as a task that is retried if MLflow fails."""
 
     def register() -> None:
-        registration.register(*given)
+        promotion.register(*given)
 
     def worth_another_try(_task: object, _run: object, state: State[Any]) -> bool:
         return isinstance(state.result(raise_on_failure=False), RegistrationFailed)
 
-    task = prefect.Task(
+    return prefect.Task(
         register,
         name="register",
         task_run_name="register",
@@ -281,6 +266,3 @@ def _register(registration: Registration, *given: Any) -> None:
         cache_policy=NO_CACHE,
         persist_result=False,
     )
-    state = task(return_state=True)
-    if not state.is_completed():
-        raise FailedError(f"register: {state.message}")

@@ -8,7 +8,6 @@ starts. Its parent is the same supervisor as for every stage. A fine-tuning run 
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -21,7 +20,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from flows import supervisor
 
@@ -48,9 +46,6 @@ REQUEST_BYTES = 1 << 18
 DESCRIPTORS = 64
 """The limits of a request."""
 
-PR_SET_NAME = 15
-"""prctl(2): sets the name that top shows."""
-
 
 class ForkServer:
     """The client's side of the process that forks stages."""
@@ -76,20 +71,12 @@ class ForkServer:
                 self._ready = bool(self._socket.recv(1, socket.MSG_DONTWAIT))
         return self._ready
 
-    def start(
-        self,
-        module: Sequence[str],
-        folder: Path,
-        env: Mapping[str, str],
-        umask: int,
-        grace_s: float,
-        descriptors: Sequence[int],
-    ) -> bool:
+    def start(self, request: Mapping[str, object], descriptors: Sequence[int]) -> bool:
         """Start a supervised ``python -m``; False if the server has died, or the request is too large.
 
-        ``env`` is its whole environment; ``descriptors`` are its stdin, stdout and stderr, and others to keep open.
+        The request has the ``module`` with its arguments, its ``folder``, its whole ``env``, ``umask`` and ``grace_s``;
+        ``descriptors`` are its stdin, stdout and stderr, and others to keep open.
         """
-        request = {"module": list(module), "folder": str(folder), "env": dict(env), "umask": umask, "grace_s": grace_s}
         try:
             socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors))
         except OSError:
@@ -119,14 +106,12 @@ def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
         if not message:
             sys.exit()
         if os.fork() == 0:
-            requests.close()
-            return _become(json.loads(message), descriptors)
+            break
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
-    """Become the requested supervisor, which ends in here, or the stage, which returns."""
+    # In the fork, which becomes the requested supervisor and ends in here.
+    requests.close()
+    request = json.loads(message)
     os.setsid()
     for target, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, target)
@@ -142,12 +127,12 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
     if stage := os.fork():
         os._exit(supervisor.supervise(stage, request["grace_s"]))
     supervisor.end_with(parent)
+    # In its own fork, the stage.
     with open(os.devnull) as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
     for number in supervisor.HEARD:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     module: list[str] = request["module"]
-    ctypes.CDLL(None).prctl(PR_SET_NAME, module[0].encode(), 0, 0, 0)
     multiprocessing.process.ORIGINAL_DIR = request["folder"]  # type: ignore[attr-defined]  # where it starts others
     return module
 

@@ -45,11 +45,8 @@ class Graph:
     """
 
     def __init__(self, root: Path) -> None:
-        """Read ``dvc.yaml`` and ``dvc.lock``, repaired if DVC was killed while writing.
-
-        Raises:
-            GraphError: no DVC repository, a broken ``dvc.yaml``, or an unknown or wrong key of ``meta:``.
-        """
+        """Read ``dvc.yaml`` and ``dvc.lock``, repaired if DVC was killed while writing. Raises GraphError: no DVC
+        repository, a broken ``dvc.yaml``, or an unknown or wrong key of ``meta:``."""
         self._file = root / "dvc.yaml"
         self._mutex = threading.Lock()
         with _errors(self._file):
@@ -90,11 +87,8 @@ class Graph:
                 raise
 
     def status(self) -> dict[str, list[str]]:
-        """Why each stage is not up to date, for all stages in order; an upstream that is not is a reason too.
-
-        Raises:
-            GraphError: DVC fails.
-        """
+        """Why each stage is not up to date, for all stages in order; an upstream that is not is a reason too. Raises
+        GraphError: DVC fails."""
         reasons: dict[str, list[str]] = {}
         for stage in self.stages:
             above = [name for name in stage.upstream if reasons[name]]
@@ -122,6 +116,7 @@ class Graph:
             EditedError: a dependency changed during the block, so the result is not recorded.
             GraphError: DVC fails, for example because the stage did not write an output.
         """
+        from dvc.stage.cache import RunCacheNotFoundError
         from dvc.stage.serialize import to_lockfile
         from dvc.utils.serialize import dumps_yaml
 
@@ -129,7 +124,11 @@ class Graph:
         with self._kept_from_others(node), _unless_it_fails(node):
             with self._locked(), self._cache_alone():
                 node.remove_outs(ignore_remove=False, force=False)
-                cached = not force and _restored(node)
+                cached = False  # whether DVC's run cache had the outputs for the current dependencies
+                if not force:
+                    with contextlib.suppress(RunCacheNotFoundError):
+                        node.repo.stage_cache.restore(node)
+                        cached = True
                 node.save_deps()
                 before = _values(node)
             yield None if cached else _command(node, stage)
@@ -254,28 +253,17 @@ def _command(node: Any, name: str) -> Command:
     )
 
 
-def _restored(node: Any) -> bool:
-    """Whether DVC's run cache had the outputs for the current dependencies."""
-    from dvc.stage.cache import RunCacheNotFoundError
-
-    try:
-        node.repo.stage_cache.restore(node)
-    except RunCacheNotFoundError:
-        return False
-    return True
-
-
 def _values(node: Any) -> dict[str, Any]:
     return {str(dep): dep.hash_info.value for dep in node.deps}
 
 
 def _runnable(repo: Any) -> dict[str, Any]:
     """The stages, by names that do not depend on the current folder; data added with ``dvc add`` has no command."""
-    return {_name(node): node for node in repo.index.stages if node.cmd}
-
-
-def _name(node: Any) -> str:
-    return str(node.name if node.path_in_repo == "dvc.yaml" else f"{node.path_in_repo}:{node.name}")
+    return {
+        node.name if node.path_in_repo == "dvc.yaml" else f"{node.path_in_repo}:{node.name}": node
+        for node in repo.index.stages
+        if node.cmd
+    }
 
 
 def _reasons(node: Any) -> list[str]:

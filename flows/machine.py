@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.failures import CancelledError
+from flows.process import CancelledError
 from flows.stages import Stage
 from plm_core.shared import limits
 from plm_core.shared.gpus import CLAIMED, POLL_S, Claim, bind, holder, visible
@@ -60,30 +60,22 @@ class Machine:
     @classmethod
     def detect(cls, interrupted: threading.Event | None = None, sharing: int = 1) -> "Machine":
         """This machine, as limited by ``PLM_CORES``, ``PLM_GPUS`` and ``CUDA_VISIBLE_DEVICES``; does not use torch.
-
-        Raises:
-            UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
-        """
+        Raises UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more."""
         most = limits.number("PLM_GPUS", "GPUs")
         return cls(limits.processes(), visible(), most, max(1, sharing), interrupted or threading.Event())
 
     @contextlib.contextmanager
     def acquire(self, stage: Stage, path: float = 0.0, say: Callable[[str], object] = print) -> Iterator[Grant]:
-        """Wait for the stage's share of the machine and hold it for the block.
+        """Wait for the stage's share of the machine and hold it for the block; one with GPUs gets a core for each.
 
-        A stage with GPUs does its work there, so it gets only one core per GPU.
-
-        Args:
-            stage: Says what it wants.
-            path: How long the longest chain of stages that begins with it is expected to take; the longest goes first.
-            say: Is called with the name of the process that has the GPUs for which this waits.
-
-        Raises:
-            CancelledError: the pipeline was cancelled while this waited.
+        ``path`` is how long the longest chain of stages that begins with it is expected to take; the longest goes
+        first. ``say`` is called with the name of the process that has the GPUs for which this waits. Raises
+        CancelledError: the pipeline was cancelled while this waited.
         """
         gpus = (self.gpus_at_most or len(self.gpus)) if stage.gpu == "all" else int(stage.gpu)
         gpus = min(gpus, len(self.gpus))
-        cores = min(gpus or (self.share if stage.cores == "all" else stage.cores), self.cores)
+        # Stages that want all cores share them, if several may run side by side.
+        cores = min(gpus or (max(1, self.cores // self.sharing) if stage.cores == "all" else stage.cores), self.cores)
         with Claim(self.gpus, gpus) as claim:
             grant = Grant({})
             if gpus:  # while it waits for its turn, which can take hours, others have the cores
@@ -91,11 +83,6 @@ class Machine:
                 grant = Grant({"CUDA_VISIBLE_DEVICES": claim.gpus, CLAIMED: "1"}, claim.fds)
             with self._cores_taken(path, cores):
                 yield grant
-
-    @property
-    def share(self) -> int:
-        """The cores of a stage that wants all, if several such stages run side by side."""
-        return max(1, self.cores // self.sharing)
 
     def _pause(self, seconds: float) -> None:
         if self.interrupted.wait(seconds):

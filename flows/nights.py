@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from flows import notify, prefects
 from flows.checkout import at_work, began
 from flows.outcome import Result
 from flows.settings import DAY_S
 from plm_core.shared.files import atomic_text, locked
-
-if TYPE_CHECKING:
-    from flows.due import Due
 
 REMEMBERED = ".dvc/tmp/plm-nights.json"
 LATE_S = 900.0
@@ -102,14 +100,12 @@ def change(root: Path, **values: Any) -> Nights:
 @contextlib.contextmanager
 def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
     """Record the block as a run and notify people; the block calls what is yielded with its result."""
-    from flows import due, notify
-
     last = Nights.read(root)
     if last.begun and not last.ended:
         change(root, killed=last.begun)
     tell_missed(root)
     error = "interrupted"
-    change(root, begun=time.time(), ended=None, error=error, **_schedule(due.of_this_run()))
+    change(root, begun=time.time(), ended=None, error=error, **prefects.due_of_this_run())
 
     def say(result: Result) -> None:
         nonlocal error
@@ -124,27 +120,27 @@ def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
         raise
     finally:
         now = time.time()
-        free = [*last.free, (now, shutil.disk_usage(root).free)][-KEPT:]
-        _tell_disk(root, change(root, ended=now, error=error, free=free))
+        left = shutil.disk_usage(root).free
+        days = change(root, ended=now, error=error, free=[*last.free, (now, left)][-KEPT:]).days_left()
+        if days is not None and days < FULL_DAYS:
+            what = f"The disk has {left / 1e9:,.1f} GB left and will be full in {days:.1f} days"
+            look = f"See `du -sh {root}/.dvc/cache {root}/artifacts/*`."
+            notify.tell(root, "disk", f"{what} at the rate of the last runs.", look)
 
 
 def failed(root: Path, error: str) -> None:
     """Record that a scheduled run could not begin, and notify people."""
-    from flows import due, notify
-
     now = time.time()
-    change(root, begun=now, ended=now, error=error, **_schedule(due.of_this_run()))
+    change(root, begun=now, ended=now, error=error, **prefects.due_of_this_run())
     notify.tell(root, "failure", f"The scheduled run could not begin. {error}")
 
 
 def skipped(root: Path, why: str) -> None:
     """Record that a scheduled run was skipped, and notify people unless a run has just begun in its place."""
-    from flows import due, notify
-
-    found = due.of_this_run()
-    change(root, **_schedule(found))
-    if found and found.next and time.time() - began(root) > (found.next - found.due) / 2:
-        notify.tell(root, "missed", f"The run that was due at {moment(found.due)} was skipped: {why}.")
+    found = prefects.due_of_this_run()
+    change(root, **found)
+    if found.get("next") and time.time() - began(root) > (found["next"] - found["due"]) / 2:
+        notify.tell(root, "missed", f"The run that was due at {moment(found['due'])} was skipped: {why}.")
 
 
 def expect(root: Path, next_due: float | None) -> None:
@@ -160,18 +156,15 @@ def tell_missed(root: Path) -> str:
     """
     nights = Nights.read(root)
     missed = nights.missed(time.time())
-    if nights.killed or (missed and nights.told != nights.next):
-        from flows import notify
-
-        if nights.killed:
-            what = f"The run that began at {moment(nights.killed)} was killed, or its machine went down."
-            if notify.tell(root, "failure", f"{what} The next one resumes its work."):
-                change(root, killed=None)
-        if missed and nights.told != nights.next:
-            look = "See `plm nights`; check that `plm deploy` and its server are running."
-            change(root, told=nights.next)  # before notifying, which takes a while: others may look meanwhile
-            if not notify.tell(root, "missed", missed, look):
-                change(root, told=nights.told)
+    if nights.killed:
+        what = f"The run that began at {moment(nights.killed)} was killed, or its machine went down."
+        if notify.tell(root, "failure", f"{what} The next one resumes its work."):
+            change(root, killed=None)
+    if missed and nights.told != nights.next:
+        look = "See `plm nights`; check that `plm deploy` and its server are running."
+        change(root, told=nights.next)  # before notifying, which takes a while: others may look meanwhile
+        if not notify.tell(root, "missed", missed, look):
+            change(root, told=nights.told)
     return missed
 
 
@@ -192,17 +185,3 @@ def lines(root: Path) -> Iterator[str]:
 def moment(seconds: float) -> str:
     """A time in UTC, as schedules are written."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _schedule(found: "Due | None") -> dict[str, float | None]:
-    return {"due": found.due, "next": found.next} if found else {}
-
-
-def _tell_disk(root: Path, nights: Nights) -> None:
-    from flows import notify
-
-    days = nights.days_left()
-    if days is not None and days < FULL_DAYS:
-        free = nights.free[-1][1] / 1e9
-        said = f"The disk has {free:,.1f} GB left and will be full in {days:.1f} days at the rate of the last runs."
-        notify.tell(root, "disk", said, f"See `du -sh {root}/.dvc/cache {root}/artifacts/*`.")

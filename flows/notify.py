@@ -52,11 +52,7 @@ def tell(root: Path, event: Event, what: str, look: str = RUNS) -> bool:
 
 
 def test(root: Path) -> None:
-    """Send a test message.
-
-    Raises:
-        UserError: there is no address, or one of them does not accept it.
-    """
+    """Send a test message. Raises UserError: there is no address, or one of them does not accept it."""
     name = settings.notify(root).urls_from
     if not os.environ.get(name):
         raise UserError(f"{name}: not set here, so nobody is notified; expected addresses in apprise's format")
@@ -97,38 +93,35 @@ def send(root: Path, subject: str, text: str) -> tuple[bool, str]:
     if not os.environ.get(name):
         return True, ""
     where = f"{root.resolve()} on {socket.gethostname()}"
-    answer: Future[tuple[bool, str]] = Future()
+    failed: list[str] = []
+    answer: Future[bool] = Future()
 
     def deliver() -> None:
         try:
-            answer.set_result(_delivered(name, f"plm: {subject} in {where}", f"{text}\n\n{where}"))
+            import apprise
+            from apprise.utils.parse import parse_urls
+
+            logging.getLogger("apprise").disabled = True
+            addresses = parse_urls(os.environ[name])
+            for number, address in enumerate(addresses, start=1):
+                one = apprise.Apprise()
+                if not one.add(address):
+                    failed.append(f"address {number} is not one that apprise recognises")
+                elif not one.notify(title=f"plm: {subject} in {where}", body=f"{text}\n\n{where}"):
+                    failed.append(
+                        f"address {number} did not accept it (is the address correct, and reachable from here?)"
+                    )
+            if not addresses:
+                failed.append("it holds no address")
+            answer.set_result(len(failed) < len(addresses))
         except Exception as error:  # noqa: BLE001 whatever apprise raises, the pipeline continues
             answer.set_exception(error)
 
     # A daemon, because nobody can end a thread that waits for a server.
     threading.Thread(target=deliver, daemon=True).start()
     try:
-        return answer.result(LIMIT_S)
+        return answer.result(LIMIT_S), f"{name}: {'; '.join(failed)}" if failed else ""
     except TimeoutError:
         return False, f"{name}: sending took longer than {LIMIT_S:g} s"
     except Exception as error:  # noqa: BLE001 without its text, which may contain an address
         return False, f"{name}: apprise failed with {type(error).__name__}"
-
-
-def _delivered(name: str, title: str, body: str) -> tuple[bool, str]:
-    """Send to each address in the variable ``name``; returns what ``send`` does, with the addresses' numbers."""
-    import apprise
-    from apprise.utils.parse import parse_urls
-
-    logging.getLogger("apprise").disabled = True
-    addresses = parse_urls(os.environ[name])
-    failed = []
-    for number, address in enumerate(addresses, start=1):
-        one = apprise.Apprise()
-        if not one.add(address):
-            failed.append(f"address {number} is not one that apprise recognises")
-        elif not one.notify(title=title, body=body):
-            failed.append(f"address {number} did not accept it (is the address correct, and reachable from here?)")
-    if not addresses:
-        failed.append("it holds no address")
-    return len(failed) < len(addresses), f"{name}: {'; '.join(failed)}" if failed else ""

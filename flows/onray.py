@@ -99,12 +99,26 @@ def run(ray: Any, cores: int, gpus: int, name: str, together: str, command: Sequ
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ending.set())
     nodes, _, group = together.partition(":")
-    if why := _never(ray, cores, gpus):
-        return _failed(why, USER_ERROR)
-    try:
-        place = _place(ray, cores, gpus, nodes, group)
-    except ValueError:
-        return _failed(f"{name}: the first of its nodes is gone", INTERRUPTED)
+    there = [
+        (node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]
+    ]
+    if not any(has[0] >= cores and has[1] >= gpus for has in there):
+        has = ", ".join(f"{cpu:g} cores and {gpu:g} GPUs" for cpu, gpu in there)
+        why = f"no node of the Ray cluster has {cores} cores and {gpus} GPUs ({has})"
+        return _failed(f"{why}; expected other PLM_CORES or PLM_GPUS", USER_ERROR)
+    place: Any = "DEFAULT"  # anywhere
+    if group:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        try:
+            if nodes:  # Ray frees the group when this process ends
+                wants = [{"CPU": cores, "GPU": gpus}] * int(nodes)
+                reserved = ray.util.placement_group(wants, strategy="SPREAD", name=group)
+            else:
+                reserved = ray.util.get_placement_group(group)
+        except ValueError:
+            return _failed(f"{name}: the first of its nodes is gone", INTERRUPTED)
+        place = PlacementGroupSchedulingStrategy(reserved)
     options = {"num_cpus": cores, "num_gpus": gpus, "max_concurrency": 2, "scheduling_strategy": place}
     actor = ray.remote(Runner).options(**options).remote()
     env = {key: value for key, value in os.environ.items() if not key.startswith(OWN)}
@@ -131,32 +145,6 @@ def run(ray: Any, cores: int, gpus: int, name: str, together: str, command: Sequ
             ended = line if supervisor.ENDED in line else ended
             print(line, flush=True)
     return int(ended.rpartition(supervisor.ENDED)[2].split()[0])
-
-
-def _place(ray: Any, cores: int, gpus: int, nodes: str, group: str) -> Any:
-    """Where Ray puts the command: anywhere, or on one of the nodes of a group. If ``nodes`` is given, the group is
-    created here, and Ray frees it when this process ends.
-
-    Raises:
-        ValueError: there is no such group.
-    """
-    if not group:
-        return "DEFAULT"
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    if not nodes:
-        return PlacementGroupSchedulingStrategy(ray.util.get_placement_group(group))
-    wants = [{"CPU": cores, "GPU": gpus}] * int(nodes)
-    return PlacementGroupSchedulingStrategy(ray.util.placement_group(wants, strategy="SPREAD", name=group))
-
-
-def _never(ray: Any, cores: int, gpus: int) -> str:
-    """Why no node can ever run this; empty if one can."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
-        return ""
-    has = ", ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes)
-    return f"no node of the Ray cluster has {cores} cores and {gpus} GPUs ({has}); expected other PLM_CORES or PLM_GPUS"
 
 
 def _failed(why: str, status: int) -> int:

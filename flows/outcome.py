@@ -62,11 +62,6 @@ class Result:
         return not self.error
 
     @property
-    def said(self) -> str:
-        """What it did, in one line."""
-        return f"ran: {', '.join(self.ran)}" if self.ran else "nothing has changed, so nothing ran"
-
-    @property
     def ran(self) -> tuple[str, ...]:
         """The names of the stages that ran."""
         return tuple(stage.name for stage in self.stages if stage.outcome == "ran")

@@ -9,27 +9,18 @@ import os
 import sys
 from pathlib import Path
 
-from flows import display, nights, placement, prefects, promotion, server, store, timing
+from flows import display, nights, placement, prefects, server, store, timing
 from flows.checkout import Checkout, checked_out, idle
 from flows.machine import Machine
 from flows.outcome import FailedError, Result
-from flows.stages import Registration
 from flows.tracking import Track, pipeline_run, send_leftovers
 
 
-def run(
-    root: Path, *, force: bool = False, track: Track | None = None, registration: Registration = promotion
-) -> Result:
-    """Bring every stage up to date, independent ones side by side, then register what they made.
+def run(root: Path, *, force: bool = False) -> Result:
+    """Bring every stage of a checkout up to date, independent ones side by side, then register what they made.
 
     If a Prefect server is configured, each call is a flow run there. Without one, the call returns at once if all is
     up to date; otherwise the run has its own server, on the user's usual local database.
-
-    Args:
-        root: The checkout.
-        force: Run every stage, up to date or not.
-        track: Replaces ``flows.tracking.pipeline_run``.
-        registration: Registers what the stages made.
 
     Raises:
         UserError: another pipeline runs in this checkout, parameters cannot be used, the configured server does not
@@ -46,12 +37,12 @@ def run(
             print(f"stages to run: {len(checkout.stale)}", file=sys.stderr, flush=True)
         if configured := server.configured_url():
             prefects.require(configured, "start one with `plm ui prefect`, or unset it to run without")
-            return _run_flow(checkout, track, registration)
-        if result := idle(checkout, registration):
+            return _run_flow(checkout)
+        if result := idle(checkout):
             send_leftovers(root)
             return result
         # The tracking run is opened here, not by the flow: that takes seconds too, and the server starts meanwhile.
-        tracked = (track or pipeline_run)(root) if checkout.stale else contextlib.nullcontext()
+        tracked = pipeline_run(root) if checkout.stale else contextlib.nullcontext()
         results: list[Result] = []
         with (
             contextlib.suppress(FailedError),
@@ -59,7 +50,7 @@ def run(
             tracked as parent_run_id,
             local.environment(),
         ):
-            results.append(_run_flow(checkout, lambda _: contextlib.nullcontext(parent_run_id), registration))
+            results.append(_run_flow(checkout, lambda _: contextlib.nullcontext(parent_run_id)))
             if not results[0].ok:
                 # The tracking run is ours here, so the failure, which the flow has caught, has to pass through it too.
                 raise FailedError(results[0].error)
@@ -90,15 +81,16 @@ def prepare_environment(root: Path) -> None:
         os.environ.setdefault(name, value)
 
 
-def _run_flow(checkout: Checkout, track: Track | None, registration: Registration) -> Result:
+def _run_flow(checkout: Checkout, track: Track | None = None) -> Result:
     import prefect
 
     from flows import flow
 
     results: list[Result] = []
     stale = [stage for stage in checkout.graph.stages if stage.name in checkout.stale]
-    with display.shown(stale, timing.took(checkout.root), Machine.detect().cores):
-        plm = flow.make_flow(track, registration, results.append, checkout)
+    took = {name: seconds for name, (seconds, _) in timing.took(checkout.root).items()}
+    with display.shown(stale, took, Machine.detect().cores):
+        plm = flow.make_flow(checkout, track, results.append)
         with prefect.tags(checkout.root.name):
             state = plm(str(checkout.root), force=checkout.force, return_state=True)
     if not results:

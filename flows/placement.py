@@ -58,31 +58,29 @@ class Cluster:
         several = stage.nodes != 1
         cores = self.cores if several or stage.cores == "all" else min(int(stage.cores), self.cores)
         gpus = self.gpus if stage.gpu == "all" else min(int(stage.gpu), self.gpus)
-        filled = {"cores": str(max(cores, gpus)), "gpus": str(gpus), "stage": stage.name, "together": ""}
+        filled = {"cores": str(max(cores, gpus)), "gpus": str(gpus), "stage": stage.name}
         env = {"PLM_CORES": str(cores)} if several else {}
+
+        def launcher(together: str) -> tuple[str, ...]:
+            return tuple(part.format_map(filled | {"together": together}) for part in self.launcher)
+
         if not several or self.nodes == 1:
-            yield Grant(env, launcher=self._filled(filled))
+            yield Grant(env, launcher=launcher(""))
             return
         wanted = (paths.PARTS / f"{stage.name}.help").as_posix()
         env |= {"PLM_NODES": str(self.nodes), "PLM_HELP": wanted}
         group = f":{uuid4()}" if stage.nodes == "together" else ""
-        first = f"{self.nodes}{group}" if group else ""
-        launcher, helping = (self._filled(filled | {"together": each}) for each in (first, group))
+        first = launcher(f"{self.nodes}{group}" if group else "")
         with self._turn:
-            yield Grant(env, launcher=launcher, helpers=self.nodes - 1, helping=helping, wanted=wanted)
-
-    def _filled(self, words: Mapping[str, str]) -> tuple[str, ...]:
-        return tuple(part.format_map(words) for part in self.launcher)
+            yield Grant(env, launcher=first, helpers=self.nodes - 1, helping=launcher(group), wanted=wanted)
 
 
 def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Cluster:
     """What stages run on: the cluster that ``PLM_CLUSTER`` names, or this machine.
 
     On a cluster, ``PLM_CORES`` and ``PLM_GPUS`` are those of a node, by default as many cores as here, and no GPU.
-    ``PLM_NODES`` is the number of nodes for a stage that can use several, by default one.
-
-    Raises:
-        UserError: one of them cannot be used.
+    ``PLM_NODES`` is the number of nodes for a stage that can use several, by default one. Raises UserError: one of them
+    cannot be used.
     """
     given = os.environ.get("PLM_CLUSTER", "").strip()
     if not given:
@@ -111,7 +109,7 @@ def helped(
     """Start helpers for a stage of the repository ``root`` when it asks for them; they end with the block.
 
     Not before: they could take the last node, for which the stage itself waits. A helper is a process like a stage's;
-    the stage says what it runs, in a file (``tasks/runtime/nodes.py``). One that fails is reported and replaced.
+    the stage says what it runs, in a file (``tasks/runtime/launch.py``). One that fails is reported and replaced.
     """
     over = Event()
     helpers: list[Running] = []
@@ -130,9 +128,11 @@ def helped(
                 say(f"{stage}: a helping node ended with status {status}: {(tail or ['no output'])[-1]}")
                 over.wait(AGAIN_S)
 
-    if grant.helpers:
-        wanted.unlink(missing_ok=True)
-    with ThreadPoolExecutor(max(1, grant.helpers)) as threads:
+    if not grant.helpers:
+        yield
+        return
+    wanted.unlink(missing_ok=True)
+    with ThreadPoolExecutor(grant.helpers) as threads:
         helping = [threads.submit(help_out) for _ in range(grant.helpers)]
         try:
             yield
@@ -144,5 +144,4 @@ def helped(
                 time.sleep(END_S)
             for error in filter(None, (each.exception() for each in helping)):
                 say(f"{stage}: a node could not help: {error}")
-            if grant.helpers:
-                wanted.unlink(missing_ok=True)
+            wanted.unlink(missing_ok=True)

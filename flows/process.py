@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from flows import room, supervisor
-from flows.failures import CancelledError, failure
 from flows.forkserver import READ, ForkServer
 from plm_core.shared.limits import SAVING_S
+from plm_core.shared.memory import needs_less
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
 GRACE_S = SAVING_S + 30.0
@@ -33,6 +33,59 @@ TAIL_LINES = 40
 
 PLAIN = re.compile(r"python -m [\w.]+( [\w.,:=@+/-]+)*")
 """A command that needs no shell."""
+
+KILLED = f"killed by signal {signal.SIGKILL:d}"
+"""What the launcher of several processes prints if one of them was killed."""
+SAVED = "interrupted: state saved"
+"""How the last line of an interrupted training run begins; the step follows."""
+
+_SIGNALS = {number.value: number.name for number in signal.Signals}
+
+
+class CancelledError(Exception):
+    """The pipeline is being cancelled: nothing new starts."""
+
+
+class StageError(Exception):
+    """A stage failed."""
+
+    def __init__(self, stage: str, status: int | None, tail: Sequence[str], transient: bool) -> None:
+        super().__init__(stage, status, tail, transient)
+        self.stage = stage
+        self.status = status
+        """The exit status of the stage's command, negative for a signal; None if something else failed."""
+        self.tail = list(tail)
+        """The last lines that the stage wrote."""
+        self.transient = transient
+        """Worth another try: its files were busy, a signal killed the command, or its exit status asks for it."""
+        self.over: float | None = None
+        """The time limit in minutes, if the stage exceeded it."""
+
+    @property
+    def reason(self) -> str:
+        """The line that says why: the stage's own ``error:`` line, or its last line."""
+        shell = signal.strsignal(-self.status) if self.status is not None and self.status < 0 else None
+        said = [line for line in self.tail if line and line != shell]
+        errors = [line for line in said if line.startswith("error: ")]
+        return (errors or said or ["no output"])[-1].removeprefix("error: ")
+
+    @property
+    def saved(self) -> str:
+        """What the stage printed about the state it saved when it was interrupted; empty if it printed nothing."""
+        return next((line for line in self.tail if line.startswith(SAVED)), "")
+
+    def __str__(self) -> str:
+        if self.over:
+            how = f"stopped after {self.over:g} minutes (meta.minutes in dvc.yaml): "
+        elif self.status is None:
+            how = ""
+        elif self.status < 0:
+            how = f"killed by {_SIGNALS.get(-self.status, f'signal {-self.status}')}: "
+        else:
+            how = f"exit status {self.status}: "
+        return f"{self.stage}: {how}{self.reason}"
+
+    __repr__ = __str__
 
 
 class Used(NamedTuple):
@@ -90,20 +143,6 @@ class Running:
             status = INTERRUPTED
         return status, used, list(tail)
 
-    def started(self) -> None:
-        """Close the supervisor's ends of the pipes here, so that they close when it ends."""
-        os.close(self.stdin)
-        os.close(self.stdout)
-
-    def wait(self) -> None:
-        """Wait until its last process has ended; discard further output."""
-        for _ in self.lines:
-            pass
-        self.lines.close()
-        if self.process:
-            self.process.wait()
-        self.ended.set()
-
 
 class StageProcesses:
     """The processes of the stages in one run of the pipeline. Thread-safe."""
@@ -136,18 +175,20 @@ class StageProcesses:
         on_line: Callable[[str], None],
         *,
         env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
         pass_fds: Sequence[int] = (),
         may_fork: bool = True,
         minutes: float | None = None,
         launcher: Sequence[str] = (),
     ) -> Used:
-        """Run a stage's command in the repository's folder, wait for it, and return what it used.
+        """Run a stage's command, wait for it, and return what it used.
 
         Args:
             stage: DVC's address of the stage.
             command: The program and its arguments.
             on_line: Called with each line as it comes.
             env: Variables to add to this process's environment.
+            folder: Where it runs; in the repository's folder by default.
             pass_fds: Descriptors, such as of locks, that stay open until the stage's last process has ended.
             may_fork: Whether it may be forked, if that is possible.
             minutes: The time limit, after which it is ended as if it were interrupted.
@@ -164,7 +205,7 @@ class StageProcesses:
             running.end()
 
         # If it still runs after the block, because a callback raised, it ends as if it had been interrupted.
-        with self.beside(command, env or {}, launcher, pass_fds, may_fork) as running:
+        with self.beside(command, env or {}, launcher, folder, pass_fds, may_fork) as running:
             killed = room.killed_for_memory()
             clock = threading.Timer(60 * (minutes or 0), end_late)
             if minutes:
@@ -173,10 +214,17 @@ class StageProcesses:
                 returned, used, tail = running.hear(on_line, bool(launcher))
             finally:
                 clock.cancel()
-        if returned:
-            memory = used.memory if room.killed_for_memory() > killed else None
-            raise failure(stage, returned, tail, memory, minutes if late.is_set() else None)
-        return used
+        if not returned:
+            return used
+        # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also print its name.
+        status = 128 - returned if returned - 128 in _SIGNALS else returned
+        for_memory = room.killed_for_memory() > killed
+        if for_memory and (status == -signal.SIGKILL or any(KILLED in line for line in tail)):
+            tail.append(f"error: out of memory, at {room.said(used.memory)}; {needs_less(stage)}")
+            raise StageError(stage, status, tail, transient=False)
+        error = StageError(stage, status, tail, status < 0 or status == INTERRUPTED or late.is_set())
+        error.over = minutes if late.is_set() else None
+        raise error
 
     @contextlib.contextmanager
     def beside(
@@ -184,31 +232,35 @@ class StageProcesses:
         command: Sequence[str],
         env: Mapping[str, str],
         launcher: Sequence[str],
+        folder: Path | None = None,
         pass_fds: Sequence[int] = (),
         may_fork: bool = False,
     ) -> Iterator[Running]:
-        """Start a command, with the arguments of ``run``; it ends with the block, or with the pipeline.
-
-        Raises:
-            CancelledError: ``interrupt_all`` was called before it could start.
-        """
+        """Start a command, with the arguments of ``run``; it ends with the block, or with the pipeline. Raises
+        CancelledError: ``interrupt_all`` was called before it could start."""
+        folder = folder or self._root
         whole = {**os.environ, **READ, **env}
         supervised = [sys.executable, "-P", supervisor.__file__]
         program = [*supervised, str(self._grace_s), *command]
         if launcher:  # one supervisor here, and one there
             program = [*supervised, supervisor.LIFELINE, str(self._grace_s), *launcher, *program]
         forks = self._forks if may_fork and not launcher and self._forks and self._forks.ready else None
-        module = _module(command, whole) if forks else []
+        request: dict[str, object] = {}  # if it is a shell's command `python -m ...` for this Python
+        if forks and "-c" in command[:-1] and PLAIN.fullmatch(command[-1]):
+            python = shutil.which("python", path=whole.get("PATH"))
+            if python and Path(python).parent == Path(sys.executable).parent:
+                request = {"module": command[-1].split()[2:], "folder": str(folder), "env": whole}
+                request |= {"umask": self._umask, "grace_s": self._grace_s}
         with self._lock:
             if self.interrupted.is_set():
                 raise CancelledError
             running = Running()
             ends = (running.stdin, running.stdout, running.stdout, *pass_fds)
             try:
-                if not (forks and module and forks.start(module, self._root, whole, self._umask, self._grace_s, ends)):
+                if not (forks and request and forks.start(request, ends)):
                     running.process = subprocess.Popen(
                         program,
-                        cwd=self._root,
+                        cwd=folder,
                         env=whole,
                         stdin=running.stdin,
                         stdout=running.stdout,
@@ -219,13 +271,20 @@ class StageProcesses:
                         umask=self._umask,
                     )
             finally:
-                running.started()
+                # The supervisor's ends of the pipes: they close when it ends.
+                os.close(running.stdin)
+                os.close(running.stdout)
             self._running.add(running)
         try:
             yield running
         finally:
             running.end()
-            running.wait()
+            for _ in running.lines:  # until its last process has ended
+                pass
+            running.lines.close()
+            if running.process:
+                running.process.wait()
+            running.ended.set()
             with self._lock:
                 self._running.discard(running)
 
@@ -238,11 +297,3 @@ class StageProcesses:
             each.end()
         for each in running:
             each.ended.wait()
-
-
-def _module(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """The module and arguments of a shell's command ``python -m ...`` for this Python; otherwise nothing."""
-    if "-c" not in command[:-1] or not PLAIN.fullmatch(command[-1]):
-        return []
-    found = shutil.which("python", path=env.get("PATH"))
-    return command[-1].split()[2:] if found and Path(found).parent == Path(sys.executable).parent else []

@@ -29,7 +29,7 @@ class Reproducer:
         self.machine = placement.detect(self.processes.interrupted, sharing)
         self._paths = timing.longest_paths(checkout.root, self.graph.stages)
         self._checkout = checkout
-        self._peaks = timing.peaks(checkout.root)
+        self._took = timing.took(checkout.root)
         self._withheld = {settings.notify(checkout.root).urls_from: ""}
         """Variables with secrets that no stage needs."""
 
@@ -56,7 +56,7 @@ class Reproducer:
             CancelledError: the pipeline was cancelled before it began.
         """
         with self.machine.acquire(stage, self._paths[stage.name], log.info) as grant:
-            peak = 0 if grant.launcher else self._peaks.get(stage.name, 0)
+            _, peak = self._took.get(stage.name, (0.0, 0)) if not grant.launcher else (0.0, 0)
             room.look(self._checkout.root, self.graph.size(stage.name), peak, log.warning)
             log.info("runs: %s", "; ".join(reasons), extra={"stage_event": "began"})
             spent.begun = time.monotonic() - self.begun

@@ -29,10 +29,7 @@ class FullError(UserError):
 
 def look(root: Path, outputs: int, memory: int, say: Callable[[str], object]) -> None:
     """Warn if disk space or memory may not suffice for a stage, given the bytes of its last outputs and its last peak.
-
-    Raises:
-        FullError: the disk is too full for any stage.
-    """
+    Raises FullError: the disk is too full for any stage."""
     free = shutil.disk_usage(root).free
     disk = f"{root}: {said(free)} of disk space are free"
     if free < LEAST:

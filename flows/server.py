@@ -61,11 +61,8 @@ def answers(url: str) -> bool:
 
 
 def reach(url: str, otherwise: str = "start one with `plm ui prefect`") -> None:
-    """Make sure that a Prefect server answers, if only to ask for credentials.
-
-    Raises:
-        UserError: none answers, and ``otherwise`` says what to do; or its certificate is not trusted.
-    """
+    """Make sure that a Prefect server answers, if only to ask for credentials. Raises UserError: none answers, and
+    ``otherwise`` says what to do; or its certificate is not trusted."""
     authority = os.environ.get("PREFECT_API_SSL_CERT_FILE")
     if url.startswith("https:") and authority and not Path(authority).is_file():
         raise UserError(
@@ -131,32 +128,26 @@ class LocalServer:
 
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
-        """Make it the server of this process. Imports Prefect while the server boots.
-
-        Raises:
-            UserError: it does not answer; the message names its log.
-        """
+        """Make it the server of this process. Imports Prefect while the server boots. Raises UserError: it does not
+        answer; the message names its log."""
         os.environ["PREFECT_API_URL"] = self.url
         try:
             import prefect.main  # noqa: F401
             from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+            assert self._process is not None
+            deadline = time.monotonic() + START_S
             with self._starting:
-                self._wait()
+                while not answers(self.url):
+                    if self._process.poll() is not None or time.monotonic() > deadline:
+                        raise UserError(f"Prefect's server did not start; see {self._log}")
+                    time.sleep(0.05)
             # Nobody needs heartbeats here, and each flow waits a second for their thread to end.
             with temporary_settings({PREFECT_API_URL: self.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 yield
         finally:
             send_what_is_left()
             del os.environ["PREFECT_API_URL"]
-
-    def _wait(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_S
-        while not answers(self.url):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise UserError(f"Prefect's server did not start; see {self._log}")
-            time.sleep(0.05)
 
 
 def send_what_is_left() -> None:

@@ -67,11 +67,8 @@ class Retention:
 
 
 def read(root: Path) -> tuple[Tracking, Promotion]:
-    """Read both sections of the ``params.yaml`` in the repository ``root``.
-
-    Raises:
-        UserError: the file, a section or a parameter is missing, unknown or wrong.
-    """
+    """Read both sections of the ``params.yaml`` in the repository ``root``. Raises UserError: the file, a section or a
+    parameter is missing, unknown or wrong."""
     tracking = read_section(root, Tracking, "tracking")
     promotion = parameters.read("promotion", root)
     if isinstance(promotion, dict):
@@ -81,20 +78,14 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
 
 
 def retention(root: Path) -> Retention | None:
-    """Read the section ``retention``; None if there is none, so that nothing is ever deleted.
-
-    Raises:
-        UserError: the file, the section or a parameter is missing, unknown or wrong.
-    """
+    """Read the section ``retention``; None if there is none, so that nothing is ever deleted. Raises UserError: the
+    file, the section or a parameter is missing, unknown or wrong."""
     return read_section(root, Retention, "retention") if "retention" in parameters.sections(root) else None
 
 
 def read_section(root: Path, cls: type[T], name: str) -> T:
-    """A section of the ``params.yaml`` in the repository ``root``.
-
-    Raises:
-        UserError: the file, the section or a parameter is missing, unknown or wrong.
-    """
+    """A section of the ``params.yaml`` in the repository ``root``. Raises UserError: the file, the section or a
+    parameter is missing, unknown or wrong."""
     return config.from_dict(cls, parameters.read(name, root), name)
 
 

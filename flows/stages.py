@@ -1,9 +1,8 @@
 """A stage as the flow sees it, with its ``meta:`` in ``dvc.yaml``. Read from DVC by ``flows/graph.py``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from flows.outcome import UserError
 
@@ -12,9 +11,6 @@ RETRIES = 2
 
 MOST_MINUTES = 1_000_000
 """The largest time limit of a stage: two years."""
-
-REGISTER_KEYS = {"checkpoint", "evidence"}
-"""The keys of ``meta: register``; each value is the path of an output."""
 
 
 class GraphError(UserError):
@@ -43,62 +39,45 @@ class Stage:
     optional: bool = False
     """Whether the others continue without it if it fails, including those that read its outputs."""
     register: dict[str, str] | None = None
-    """Which outputs become a model version, for the stage that makes one."""
+    """The outputs that become a model version, for the stage that makes one: ``checkpoint`` and ``evidence``."""
     outs: tuple[str, ...] = ()
     """The files and folders that it writes, relative to the repository."""
 
 
-def read_meta(meta: Any, place: str) -> dict[str, Any]:
-    """The ``meta:`` of a stage as fields of a ``Stage``; ``place`` names it in messages.
+def _is_int(value: Any, least: int) -> bool:
+    return type(value) is int and value >= least
 
-    Raises:
-        GraphError: a key is unknown, or its value has a wrong type.
-    """
+
+META: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "gpu": (lambda value: isinstance(value, bool) or value == "all", "true, false or `all`"),
+    "cores": (lambda value: value == "all" or _is_int(value, 1), "a number of cores, 1 or more, or `all`"),
+    "nodes": (lambda value: value in (1, "all", "together"), "1, `all` or `together`"),
+    "minutes": (
+        lambda value: type(value) in (int, float) and 0 < value <= MOST_MINUTES,
+        f"a number of minutes above 0, at most {MOST_MINUTES:,}",
+    ),
+    "retries": (lambda value: _is_int(value, 0), "a number of times, 0 or more"),
+    "optional": (lambda value: isinstance(value, bool), "true or false"),
+    "register": (
+        lambda value: (
+            isinstance(value, dict)
+            and value.keys() == {"checkpoint", "evidence"}
+            and all(isinstance(path, str) for path in value.values())
+        ),
+        "a mapping of checkpoint and evidence to paths",
+    ),
+}
+"""For each key of ``meta:``, whether a value is right, and what is expected."""
+
+
+def read_meta(meta: Any, place: str) -> dict[str, Any]:
+    """The ``meta:`` of a stage as fields of a ``Stage``; ``place`` names it in messages. Raises GraphError: a key is
+    unknown, or its value has a wrong type."""
     meta = meta or {}
     if not isinstance(meta, dict):
         raise GraphError(f"{place}: {meta!r}; expected a mapping")
     for key, value in meta.items():
-        expected = _wrong(key, value)
-        if expected:
+        right, expected = META.get(key, (lambda _: False, f"one of the keys {', '.join(META)}"))
+        if not right(value):
             raise GraphError(f"{place}.{key}: {value!r}; expected {expected}")
     return cast("dict[str, Any]", meta)
-
-
-def _wrong(key: str, value: Any) -> str:
-    """What a value of ``meta:`` should have been; empty if it is right."""
-
-    def is_int(least: int) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-    match key:
-        case "optional":
-            return "" if isinstance(value, bool) else "true or false"
-        case "gpu":
-            return "" if isinstance(value, bool) or value == "all" else "true, false or `all`"
-        case "cores":
-            return "" if value == "all" or is_int(1) else "a number of cores, 1 or more, or `all`"
-        case "nodes":
-            return "" if value in (1, "all", "together") else "1, `all` or `together`"
-        case "minutes":
-            right = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST_MINUTES
-            return "" if right else f"a number of minutes above 0, at most {MOST_MINUTES:,}"
-        case "retries":
-            return "" if is_int(0) else "a number of times, 0 or more"
-        case "register":
-            right = isinstance(value, dict) and value.keys() == REGISTER_KEYS
-            right = right and all(isinstance(path, str) for path in value.values())
-            return "" if right else f"a mapping of {' and '.join(sorted(REGISTER_KEYS))} to paths"
-        case _:
-            return "one of the keys gpu, cores, nodes, minutes, retries, optional, register"
-
-
-class Registration(Protocol):
-    """Registers what the stages made: the module ``flows.promotion``, or a replacement."""
-
-    def needed(self, root: Path, stages: Sequence[Stage], /) -> bool:
-        """Whether there is anything to register."""
-
-    def register(
-        self, root: Path, stages: Sequence[Stage], parent_run_id: str | None, tell: Callable[[Any], object], /
-    ) -> object:
-        """Register it; calls ``tell`` with the outcome of each version as soon as it is known."""

@@ -1,10 +1,10 @@
 """Runs one command, and ends all its descendant processes when it ends or when the process that started it dies.
 
-A program of its own, used by ``flows/process.py``: ``supervisor.py GRACE_SECONDS COMMAND...``; ``flows/forkserver.py``
-forks it. Its standard input is a pipe that nobody writes to. When the other end closes, the starter wants the command
-to end, or has been killed: either way every process of the group gets SIGINT, time to save, then SIGTERM, then
-SIGKILL. DVC alone would leave its child an orphan on SIGTERM, and the kernel's death signal (``PR_SET_PDEATHSIG``)
-reaches only one generation.
+A program of its own, which imports nothing of the project: ``supervisor.py GRACE_SECONDS COMMAND...``; used by
+``flows/process.py``, and forked by ``flows/forkserver.py``. Its standard input is a pipe that nobody writes to. When
+the other end closes, the starter wants the command to end, or has been killed: either way every process of the group
+gets SIGINT, time to save, then SIGTERM, then SIGKILL. DVC alone would leave its child an orphan on SIGTERM, and the
+kernel's death signal reaches only one generation.
 
 With ``--lifeline`` before these arguments, the command is a launcher, which runs another supervisor somewhere else. It
 gets the pipe as its own standard input, so that it notices when the pipe closes.
@@ -36,14 +36,12 @@ ENDED = "\0ended: "
 """The prefix of the supervisor's own last line: the exit status of the command, 128 + n if signal n killed it, the CPU
 seconds of all its processes that were waited for, and the kilobytes of the largest of these."""
 
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+"""prctl(2): the signal that a process gets when its parent dies; and whether processes whose parent died become
+children of this one, so that none escapes."""
+
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 """The signals that do not end the supervisor."""
-
-PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that a process gets when its parent dies."""
-
-PR_SET_CHILD_SUBREAPER = 36
-"""prctl(2): processes whose parent died become children of this one, so that none escapes."""
 
 
 def main(grace_s: float, command: list[str], stdin: int | None = subprocess.DEVNULL) -> int:
@@ -78,7 +76,17 @@ def prepare() -> None:
 
 def supervise(child: int, grace_s: float) -> int:
     """Wait for the child with this id and end all that it leaves; return its exit status, like ``main``."""
-    if _told_before_end(child):
+    # Wait until the child ends or the pipe closes: each signal, SIGCHLD too, writes a byte that wakes this process.
+    wake, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    told = False
+    while not (told or _has_ended(child)):
+        ready, _, _ = select.select([0, wake], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+        told = 0 in ready and not os.read(0, 1)
+    if told:
         os.killpg(0, signal.SIGINT)
         deadline = time.monotonic() + grace_s
         while not _has_ended(child) and time.monotonic() < deadline:
@@ -97,20 +105,6 @@ def supervise(child: int, grace_s: float) -> int:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{ENDED}{status} {used.ru_utime + used.ru_stime:.2f} {used.ru_maxrss}", flush=True)
     return status
-
-
-def _told_before_end(child: int) -> bool:
-    """Wait until the child ends or the pipe closes; returns whether it was the pipe."""
-    wake, wakes = os.pipe()
-    os.set_blocking(wakes, False)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)  # each signal, SIGCHLD too, writes a byte
-    while not _has_ended(child):
-        ready, _, _ = select.select([0, wake], [], [])
-        if wake in ready:
-            os.read(wake, 4096)
-        if 0 in ready and not os.read(0, 1):
-            return True
-    return False
 
 
 def _has_ended(child: int) -> bool:

@@ -28,7 +28,7 @@ FIGURES = METERS / "run/figures.json"
 
 def longest_paths(root: Path, stages: Sequence[Stage]) -> dict[str, float]:
     """For each stage, the seconds that the longest path is expected to take that begins with it."""
-    known = _remembered(root)
+    known = took(root)
     own = {stage.name: known.get(stage.name, (UNKNOWN_S[stage.gpu], 0))[0] for stage in stages}
     path = dict(own)
     for stage in reversed(stages):  # each after all that it depends on
@@ -37,22 +37,21 @@ def longest_paths(root: Path, stages: Sequence[Stage]) -> dict[str, float]:
     return path
 
 
-def took(root: Path) -> dict[str, float]:
-    """The seconds that each stage took when it last ran on this machine, if known."""
-    return {name: seconds for name, (seconds, _) in _remembered(root).items()}
-
-
-def peaks(root: Path) -> dict[str, int]:
-    """The bytes of memory that each stage took when it last ran, if known."""
-    return {name: memory for name, (_, memory) in _remembered(root).items()}
+def took(root: Path) -> dict[str, tuple[float, int]]:
+    """The seconds and the bytes of memory that each stage took when it last ran on this machine, if known."""
+    try:
+        known = json.loads((root / REMEMBERED).read_text())
+        return {str(name): (float(seconds), int(memory)) for name, (seconds, memory) in known.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
 
 
 def remember(root: Path, outcomes: Iterable[Outcome]) -> None:
     """Keep what the stages took for the next run; if the disk is full, its order is only less good."""
     ran = [outcome for outcome in outcomes if outcome.outcome == "ran"]
-    took = {outcome.name: (round(outcome.spent.seconds, 1), outcome.spent.memory) for outcome in ran}
+    new = {outcome.name: (round(outcome.spent.seconds, 1), outcome.spent.memory) for outcome in ran}
     with contextlib.suppress(OSError):
-        atomic_text(root / REMEMBERED, json.dumps(_remembered(root) | took))
+        atomic_text(root / REMEMBERED, json.dumps(took(root) | new))
 
 
 def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
@@ -94,11 +93,3 @@ def clock(seconds: float) -> str:
 def _ran(result: Result) -> list[Outcome]:
     """The stages that took time, in the order of their start."""
     return sorted((outcome for outcome in result.stages if outcome.spent.seconds), key=lambda o: o.spent.begun)
-
-
-def _remembered(root: Path) -> dict[str, tuple[float, int]]:
-    try:
-        known = json.loads((root / REMEMBERED).read_text())
-        return {str(name): (float(seconds), int(memory)) for name, (seconds, memory) in known.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from flows.outcome import UserError
 from plm_core.shared import stores
-from plm_core.shared.journal import Journal, ending, held, messages, milliseconds, opening, origin, publisher_of
+from plm_core.shared.files import held
+from plm_core.shared.journal import Journal, ending, messages, milliseconds, opening, origin, publisher_of
 from plm_core.shared.paths import JOURNALS
 
 END_S = 120.0
@@ -79,7 +80,7 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
 
 def _publisher(root: Path, key: str) -> "subprocess.Popen[str]":
     # Ctrl-C must only reach the flow: the publisher ends when the run has ended, and records how.
-    command = [*stores.PUBLISHER, "--follow", key, "--all"]
+    command = [*stores.PUBLISHER, "--follow", key]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, start_new_session=True)
 
 

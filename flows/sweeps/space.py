@@ -3,13 +3,12 @@
 import math
 import os
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from flows.outcome import UserError
-from flows.settings import Name, read_section
+from flows.settings import Name
 from plm_core import config
 from plm_core.shared.paths import METRICS
 
@@ -86,11 +85,7 @@ class Sweep:
         return config.digest(self.metric, self.direction, {name: str(values) for name, values in self.space.items()})
 
     def seconds(self) -> float:
-        """The wall-clock seconds for all trials together.
-
-        Raises:
-            UserError: there is a cost, but no price.
-        """
+        """The wall-clock seconds for all trials together. Raises UserError: there is a cost, but no price."""
         limits = [60 * self.minutes] if self.minutes else []
         if self.cost:
             price = os.environ.get("PLM_PRICE_PER_HOUR", "")
@@ -101,15 +96,3 @@ class Sweep:
                     f"sweep.cost: {self.cost:g}, but PLM_PRICE_PER_HOUR is {price!r}; expected what an hour costs"
                 ) from None
         return min(limits, default=math.inf)
-
-
-def within(value: object, values: Range | list[Value]) -> bool:
-    """Whether a value is in the searched range or list."""
-    if isinstance(values, list):
-        return value in values
-    return isinstance(value, int | float) and values.low <= value <= values.high
-
-
-def read(root: Path) -> Sweep:
-    """Read the section of a checkout. Raises UserError: it is missing or wrong."""
-    return read_section(root, Sweep, "sweep")

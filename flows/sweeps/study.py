@@ -37,11 +37,8 @@ class Study:
     """Optuna's study of a sweep. Thread-safe."""
 
     def __init__(self, folder: Path, name: str, sweep: Sweep) -> None:
-        """Open the study of a sweep, or create it.
-
-        Raises:
-            UserError: the study in this folder searches something else.
-        """
+        """Open the study of a sweep, or create it. Raises UserError: the study in this folder searches something
+        else."""
         import optuna
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 

@@ -6,7 +6,11 @@ MLflow are children of the sweep's. Called by ``flows/cli.py``.
 
 import json
 import re
-from collections.abc import Iterator
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +20,21 @@ from flows.graph import Graph
 from flows.machine import Machine
 from flows.outcome import UserError
 from flows.placement import Cluster
-from flows.sweeps import space
+from flows.process import CancelledError, StageError, StageProcesses
 from flows.sweeps.space import Sweep, Value
-from flows.sweeps.study import Ended, Study
+from flows.sweeps.study import Ended, Study, params_of
 from flows.sweeps.trial import needed
-from flows.sweeps.trials import Trials, metric, shown
 from flows.sweeps.workspaces import Workspaces, only_one
+from flows.timing import clock
 from flows.tracking import pipeline_run
 from plm_core.shared import parameters, paths
+
+RETRIES = 2
+"""How often a trial is resumed if its process is killed."""
+LOOK_S = 1.0
+"""The shortest time between two looks at what a trial reports."""
+HOPELESS = 3
+"""If this many trials have failed and none has succeeded, something else is wrong."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +51,21 @@ class Summary:
 def run(root: Path, name: str, jobs: int | None = None) -> Summary:
     """Search what the section ``sweep`` says, or resume a search, and write what its page shows.
 
-    Args:
-        root: The checkout.
-        name: The name of the sweep: its folder, and the prefix of its experiments.
-        jobs: How many trials run side by side; None for one per GPU, or per core if there is no GPU.
-
-    Raises:
-        UserError: the section cannot be used, the sweep runs already, or its first trials have all failed.
+    ``name`` is that of the sweep's folder, and the prefix of its experiments. ``jobs`` trials run side by side; None
+    for one per GPU, or per core if there is no GPU. Raises UserError: the section cannot be used, the sweep runs
+    already, or its first trials have all failed.
     """
     if not re.fullmatch(r"[\w-]+", name):
         raise UserError(f"--name: {name!r}; expected letters, digits, - and _")
-    sweep = space.read(root)
+    sweep = settings.read_section(root, Sweep, "sweep")
     sweep.seconds()
     machine = placement.detect()
     graph = Graph(root)
-    stage = _stage(graph, sweep)
+    stage = next((stage.name for stage in graph.stages if sweep.file in stage.outs), None)
+    if stage is None:
+        outs = [Path(out) for stage in graph.stages for out in stage.outs]
+        known = ", ".join(sorted(out.stem for out in outs if out.parent == paths.METRICS))
+        raise UserError(f"sweep.metric: {sweep.metric!r}: no stage writes {sweep.file}; there are {known}")
     stages = needed(graph.stages, stage)
     if (root / sweep.file).is_file():
         metric(root, sweep)
@@ -74,7 +85,13 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
             try:
                 Trials(sweep, study, workspaces, stage, env, held).run(jobs)
             finally:
-                summary = _written(workspaces, study, sweep)
+                summary = Summary(workspaces.folder, study.ended(), study.best(), len(study.unfinished()))
+                trials = [asdict(trial) for trial in summary.trials]
+                results = json.dumps(asdict(sweep) | {"seconds": study.seconds, "trials": trials}, indent=2)
+                (summary.folder / paths.TRIALS).write_text(f"{results}\n", encoding="utf-8")
+                if summary.best:
+                    difference = workspaces.difference(summary.best.number)
+                    (summary.folder / paths.DIFFERENCE).write_text(difference, encoding="utf-8")
     return summary
 
 
@@ -93,17 +110,6 @@ def lines(summary: Summary) -> Iterator[str]:
     yield f"page           {folder / 'sweep.html'}"
 
 
-def _stage(graph: Graph, sweep: Sweep) -> str:
-    """The stage that writes the metric."""
-    for stage in graph.stages:
-        if sweep.file in stage.outs:
-            return stage.name
-    known = sorted(
-        Path(out).stem for stage in graph.stages for out in stage.outs if out.startswith(f"{paths.METRICS}/")
-    )
-    raise UserError(f"sweep.metric: {sweep.metric!r}: no stage writes {sweep.file}; there are {', '.join(known)}")
-
-
 def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
     """Make the current parameters the first trial, as the baseline of the others."""
     params = parameters.sections(root)
@@ -112,7 +118,11 @@ def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
         value: Any = params
         for key in name.split("."):
             value = value.get(key) if isinstance(value, dict) else None
-        if not space.within(value, values):
+        if isinstance(values, list):
+            within = value in values
+        else:
+            within = isinstance(value, int | float) and values.low <= value <= values.high
+        if not within:
             print(f"params.yaml has {name}: {value}, which is not in the space, so no trial tries it")
             return
         now[name] = value
@@ -128,12 +138,168 @@ def _share(machine: Machine | Cluster, jobs: int) -> dict[str, str]:
     return {"PLM_CORES": str(max(1, machine.cores // jobs)), "PLM_GPUS": str(gpus)}
 
 
-def _written(workspaces: Workspaces, study: Study, sweep: Sweep) -> Summary:
-    """Write the results, for people and for the page."""
-    found = Summary(workspaces.folder, study.ended(), study.best(), len(study.unfinished()))
-    figures = asdict(sweep) | {"seconds": study.seconds, "trials": [asdict(each) for each in found.trials]}
-    (workspaces.folder / paths.TRIALS).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    if found.best:
-        difference = workspaces.difference(found.best.number)
-        (workspaces.folder / paths.DIFFERENCE).write_text(difference, encoding="utf-8")
-    return found
+class PrunedError(Exception):
+    """A trial should end, because others were better at this step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
+
+class Trials:
+    """The trials of a sweep while it runs."""
+
+    def __init__(
+        self, sweep: Sweep, study: Study, workspaces: Workspaces, stage: str, env: Mapping[str, str], held: int
+    ) -> None:
+        """``stage`` is what each trial brings up to date, ``env`` are variables for its environment, ``held`` is the
+        sweep's lock, which it inherits."""
+        self._sweep, self._study, self._workspaces, self._stage, self._env = sweep, study, workspaces, stage, env
+        self._left = study.unfinished()
+        self._held = held
+        self._begun = time.monotonic() - study.seconds
+        """When the sweep would have begun if it had never been interrupted, on the monotonic clock."""
+        self._processes = StageProcesses(workspaces.folder)
+        self._stopping = self._processes.interrupted
+        self._lock = threading.Lock()
+
+    def run(self, jobs: int) -> None:
+        """Run ``jobs`` trials side by side until there are enough, the time is over, or the process is interrupted.
+        Raises UserError: the first trials have all failed."""
+        left = self._sweep.seconds() - self._study.seconds
+        over = threading.Timer(min(max(left, 0.0), threading.TIMEOUT_MAX), self._processes.interrupt_all)
+        over.daemon = True
+        over.start()
+        try:
+            with ThreadPoolExecutor(jobs) as pool:
+                workers = [pool.submit(self._work) for _ in range(jobs)]
+                try:
+                    wait(workers, return_when=FIRST_EXCEPTION)
+                finally:
+                    self._processes.interrupt_all()
+        finally:
+            over.cancel()
+            self._note_time()
+        for worker in workers:
+            worker.result()
+
+    def _note_time(self) -> None:
+        """Record what the sweep has taken so far, in case it is killed."""
+        self._study.seconds = time.monotonic() - self._begun
+
+    def _work(self) -> None:
+        while trial := self._next():
+            try:
+                self._carry_out(trial)
+                self._note_time()
+            except OSError as error:
+                raise UserError(f"trial {trial.number}: {error}; it resumes with the sweep") from error
+            ended = self._study.ended()
+            if len(ended) >= HOPELESS and all(each.state == "failed" for each in ended):
+                raise UserError(f"sweep: the first {len(ended)} trials have failed, the last: {ended[-1].reason}")
+
+    def _next(self) -> Any:
+        with self._lock:
+            if self._stopping.is_set():
+                return None
+            if self._left:
+                return self._left.pop(0)
+            return self._study.ask() if self._study.many() < self._sweep.trials else None
+
+    def _carry_out(self, trial: Any) -> None:
+        """Run a trial to its end, keep what it made, and print its outcome."""
+        begun = time.monotonic()
+        print(f"trial {trial.number}: {shown(params_of(trial))}", flush=True)
+        value = None
+        reason = ""
+        pruned = False
+        try:
+            found = self._value(trial)
+            self._workspaces.keep(trial.number)
+            value = found
+        except PrunedError as error:
+            reason = f"at step {error.step}"
+            pruned = True
+        except (StageError, CancelledError, UserError) as error:
+            if self._stopping.is_set() or self._goes_on(trial, error):
+                self._study.pause(trial, time.monotonic() - begun)
+                return
+            reason = error.reason if isinstance(error, StageError) else str(error)
+        ended = self._study.end(trial, value, time.monotonic() - begun, reason, pruned)
+        self._workspaces.close(trial.number)
+        how = "" if ended.value is None else f"{self._sweep.name} {ended.value:.4g}"
+        if ended.state != "complete":
+            how = f"{how} {reason}, worse than others" if pruned else f"failed: {reason}"
+        best = self._study.best()
+        behind = f"; best {best.value:.4g}, trial {best.number}" if best and best.value is not None else ""
+        print(f"trial {trial.number}: {how}, in {clock(ended.seconds)}{behind}", flush=True)
+
+    def _goes_on(self, trial: Any, error: Exception) -> bool:
+        """Whether a trial whose process was killed is resumed from its state."""
+        tries = trial.user_attrs.get("tries", 0)
+        if not (isinstance(error, StageError) and error.transient and tries < RETRIES):
+            return False
+        print(f"trial {trial.number}: resumed, because its process ended: {error}", flush=True)
+        trial.set_user_attr("tries", tries + 1)
+        with self._lock:
+            self._left.append(trial)
+        return True
+
+    def _value(self, trial: Any) -> float:
+        """Run the process of a trial; returns its metric."""
+        place = self._workspaces.open(trial.number, params_of(trial))
+        reports, log = (self._workspaces.beside(trial.number, what) for what in ("reports", "log"))
+        env = {**self._env, "PLM_REPORTS": str(reports), "PLM_TRIAL": self._workspaces.name_of(trial.number)}
+        with log.open("a", encoding="utf-8") as lines:
+            looked = 0.0
+
+            def heard(line: str) -> None:
+                nonlocal looked
+                print(line, file=lines, flush=True)
+                if time.monotonic() - looked > LOOK_S:
+                    looked = time.monotonic()
+                    self.look(trial, reports)
+
+            command = [sys.executable, "-m", "flows.sweeps.trial", self._stage]
+            self._processes.run(
+                f"trial {trial.number}",
+                command,
+                heard,
+                env=env,
+                folder=place,
+                # The lock: a trial that outlives a killed sweep, to save, keeps the next sweep out of its worktree.
+                pass_fds=[self._held],
+                may_fork=False,
+            )
+        return metric(place, self._sweep)
+
+    def look(self, trial: Any, path: Path) -> None:
+        """Tell the study what a trial's training run has reported since, a line of JSON each. Raises PrunedError:
+        others were better."""
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        known = self._study.reported(trial)
+        for report in map(json.loads, text.rpartition("\n")[0].splitlines()):
+            values = {f"{report['stage']}/{name}": value for name, value in report["metrics"].items()}
+            # A training run that was rolled back reports some steps again.
+            if report["step"] > known and self._sweep.metric in values:
+                known = report["step"]
+                self._note_time()
+                if self._study.report(trial, known, values[self._sweep.metric]):
+                    raise PrunedError(known)
+
+
+def metric(place: Path, sweep: Sweep) -> float:
+    """The metric in a checkout. Raises UserError: it is missing, or not a number."""
+    found = json.loads((place / sweep.file).read_text(encoding="utf-8"))
+    value = found.get(sweep.name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise UserError(f"sweep.metric: {sweep.file} has no number {sweep.name!r}; it has {', '.join(found)}")
+    return float(value)
+
+
+def shown(params: Mapping[str, Value]) -> str:
+    """Parameters in one line, by the last part of their names if those differ."""
+    short = {name.rpartition(".")[2] for name in params}
+    return ", ".join(
+        f"{name.rpartition('.')[2] if len(short) == len(params) else name} {value}" for name, value in params.items()
+    )

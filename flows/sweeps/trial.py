@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.checkout import Checkout, checked_out
-from flows.failures import StageError
+from flows.checkout import checked_out
 from flows.outcome import Spent, UserError
+from flows.process import StageError
 from flows.reproducing import Reproducer
 from flows.stages import Stage
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
@@ -27,29 +27,22 @@ def needed(stages: Sequence[Stage], last: str) -> list[Stage]:
     return [stage for stage in stages if stage.name in wanted]
 
 
-def bring_up_to_date(checkout: Checkout, last: str) -> None:
-    """Run what is not up to date of a stage and its upstreams; transient failures are retried.
-
-    Raises:
-        StageError: a stage failed that is not optional.
-        UserError: something else keeps a stage from running.
-    """
-    reproducer = Reproducer(checkout)
-    for stage in needed(checkout.graph.stages, last):
-        log = logging.getLogger(stage.name)
-        for left in range(stage.retries, -1, -1):
-            try:
-                if reasons := reproducer.reasons(stage):
-                    reproducer.run(stage, reasons, None, log, Spent())
-                break
-            except StageError as error:
-                if error.transient and left:
-                    log.warning("retried: %s", error)
-                elif stage.optional:
-                    log.warning("failed: %s", error)
-                    break
-                else:
-                    raise
+def reproduce(stage: Stage, reproducer: Reproducer) -> None:
+    """Bring a stage up to date; transient failures are retried. Raises StageError: it failed, and is not optional."""
+    log = logging.getLogger(stage.name)
+    for left in range(stage.retries, -1, -1):
+        try:
+            if reasons := reproducer.reasons(stage):
+                reproducer.run(stage, reasons, None, log, Spent())
+            return
+        except StageError as error:
+            if error.transient and left:
+                log.warning("retried: %s", error)
+            elif stage.optional:
+                log.warning("failed: %s", error)
+                return
+            else:
+                raise
 
 
 def main(last: str) -> int:
@@ -57,7 +50,9 @@ def main(last: str) -> int:
     logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout, level=logging.INFO)
     try:
         with checked_out(Path.cwd(), False, print) as checkout:
-            bring_up_to_date(checkout, last)
+            reproducer = Reproducer(checkout)
+            for stage in needed(checkout.graph.stages, last):
+                reproduce(stage, reproducer)
     except StageError as error:
         print(f"error: {error}", flush=True)
         return INTERRUPTED if error.transient else error.status or 1

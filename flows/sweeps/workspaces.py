@@ -37,13 +37,12 @@ class Workspaces:
         self.commit = ""
         """The commit with the files that all trials begin with; its parent is the commit that was checked out."""
         self._root, self._name, self._given, self._cache = root, name, given, cache
+        self._ref = f"refs/plm/sweeps/{name}"
+        """The reference of the sweep's own commit."""
 
     def freeze(self) -> list[str]:
-        """Commit the checkout as it is for the sweep, or return what has changed in it since that was done.
-
-        Raises:
-            UserError: it is not a git repository, or only a part of one, or has no commit.
-        """
+        """Commit the checkout as it is for the sweep, or return what has changed in it since that was done. Raises
+        UserError: it is not a git repository, or only a part of one, or has no commit."""
         if part := self._git("rev-parse", "--show-prefix"):
             raise UserError(f"{self._root}: is the folder {part} of a git repository; expected a whole repository")
         with self._index("HEAD") as index:
@@ -52,12 +51,11 @@ class Workspaces:
             self._git("add", "--update", index=index)
             self._git("update-index", "--add", "-z", "--stdin", index=index, text="\0".join(small))
             now = self._git("write-tree", index=index)
-        ref = self._beginning()
-        if found := self._git("for-each-ref", "--format=%(objectname)", ref):
+        if found := self._git("for-each-ref", "--format=%(objectname)", self._ref):
             self.commit = found
             return self._git("diff", "--name-only", found, now).splitlines()
         self.commit = self._committed(now, "HEAD", f"The files of the sweep {self._name}")
-        self._git("update-ref", ref, self.commit)
+        self._git("update-ref", self._ref, self.commit)
         return []
 
     def place(self, number: int) -> Path:
@@ -73,49 +71,41 @@ class Workspaces:
         return self.folder / f"trials/{number}.{what}"
 
     def open(self, number: int, params: Mapping[str, object]) -> Path:
-        """The worktree of a trial with its parameters; an existing one is unchanged.
-
-        Raises:
-            UserError: git or DVC fails, or a parameter is not in any section.
-        """
+        """The worktree of a trial with its parameters; an existing one is unchanged. Raises UserError: git or DVC
+        fails, or a parameter is not in any section."""
         place = self.place(number)
         ready = self.beside(number, "ready")
         if not (ready.exists() and place.exists()):
             self.close(number)  # it is incomplete
-            with self._alone():
+            with self._worktrees():
                 self._git("worktree", "add", "--quiet", "--detach", str(place), self.commit)
             (self._root / JOURNALS).mkdir(parents=True, exist_ok=True)
             # The publisher sends the runs of all trials, and outlives them.
-            for path in (*self._given, JOURNALS.as_posix()):
-                here = place / path
-                if (self._root / path).exists() and not here.exists():
+            for name in (*self._given, JOURNALS.as_posix()):
+                here = place / name
+                if (self._root / name).exists() and not here.exists():
                     here.parent.mkdir(parents=True, exist_ok=True)
-                    here.symlink_to(self._root / path)
-            self._write_settings(place)
+                    here.symlink_to(self._root / name)
+            # DVC has this machine's settings there, and the checkout's cache.
+            local = configparser.ConfigParser(interpolation=None)
+            local.read(self._root / ".dvc/config.local", encoding="utf-8")
+            local.read_dict({"cache": {"dir": str(self._cache)}})
+            path = place / ".dvc/config.local"
+            path.touch(mode=0o600)  # it may contain passwords
+            with path.open("w", encoding="utf-8") as file:
+                local.write(file)
             _run([sys.executable, "-m", "tasks.change", json.dumps(params)], place)
             ready.touch()
         return place
-
-    def _linked(self, here: Path, path: str) -> bool:
-        """Whether ``open`` has put a link here; the project's own links lead elsewhere."""
-        return here.is_symlink() and here.readlink() == self._root / path
-
-    def _write_settings(self, place: Path) -> None:
-        """Configure DVC in a worktree with this machine's settings and the checkout's cache."""
-        found = configparser.ConfigParser(interpolation=None)
-        found.read(self._root / ".dvc/config.local", encoding="utf-8")
-        found.read_dict({"cache": {"dir": str(self._cache)}})
-        path = place / ".dvc/config.local"
-        path.touch(mode=0o600)  # it may contain passwords
-        with path.open("w", encoding="utf-8") as file:
-            found.write(file)
 
     def keep(self, number: int) -> None:
         """Make the result of a trial an experiment."""
         place = self.place(number)
         with self._index(self.commit) as index:
             self._git("add", "--all", index=index, folder=place)
-            linked = [path for path in self._given if self._linked(place / path, path)]
+            # Without the links of ``open``; the project's own links lead elsewhere.
+            links = [name for name in self._given if (place / name).is_symlink()]
+            linked = [name for name in links if (place / name).readlink() == self._root / name]
             self._git("update-index", "--force-remove", "-z", "--stdin", index=index, text="\0".join(linked))
             tree = self._git("write-tree", index=index)
         made = self._committed(tree, f"{self.commit}^", f"Trial {number} of the sweep {self._name}")
@@ -129,22 +119,22 @@ class Workspaces:
 
     def remove(self) -> None:
         """Remove the sweep: its experiments, its folder and its worktrees. Completes a removal that was killed."""
-        if found := self._git("for-each-ref", "--format=%(objectname)", self._beginning()):
+        if found := self._git("for-each-ref", "--format=%(objectname)", self._ref):
             self.commit = found
             above = self._experiment(0).removesuffix("0")
             for ref in self._git("for-each-ref", "--format=%(refname)", str(Path(above).parent)).splitlines():
                 if ref.removeprefix(above).isdecimal():
                     self._git("update-ref", "-d", ref)
-            self._git("update-ref", "-d", self._beginning())
+            self._git("update-ref", "-d", self._ref)
         shutil.rmtree(self.folder)
         self._prune()
 
     def _prune(self) -> None:
         """Have git forget worktrees that are gone."""
-        with self._alone():
+        with self._worktrees():
             self._git("worktree", "prune")
 
-    def _alone(self) -> AbstractContextManager[int]:
+    def _worktrees(self) -> AbstractContextManager[int]:
         """Exclude other sweeps: git takes a worktree that is being added for one that is gone, and prunes it."""
         return locked(self._root / SWEEPS / ".lock")
 
@@ -152,10 +142,6 @@ class Workspaces:
         """What a kept trial has changed in ``params.yaml``, as a diff."""
         # Not `git diff`: a user's settings may change its output into something that `git apply` rejects.
         return self._git("diff-tree", "-p", self.commit, self._experiment(number), "--", "params.yaml") + "\n"
-
-    def _beginning(self) -> str:
-        """The reference of the sweep's own commit."""
-        return f"refs/plm/sweeps/{self._name}"
 
     def _experiment(self, number: int) -> str:
         """The reference of a trial's experiment, under the commit that it is based on, where DVC looks for it."""
@@ -180,11 +166,8 @@ class Workspaces:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[int]:
-    """Hold a sweep while the block runs; yields the lock's descriptor, which trials inherit.
-
-    Raises:
-        UserError: another process holds it.
-    """
+    """Hold a sweep while the block runs; yields the lock's descriptor, which trials inherit. Raises UserError: another
+    process holds it."""
     with ExitStack() as stack:
         try:
             held = stack.enter_context(locked(folder / "lock", wait=False))

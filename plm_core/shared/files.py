@@ -10,11 +10,16 @@ import glob
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Disk errors: it is full, a quota or a limit is reached, it is read-only, or it fails."""
+
+TRIES = 20
+"""How often a lock is tried: whoever looks whether it is ``held`` has it for a moment."""
+PAUSE_S = 0.05
 
 
 @contextlib.contextmanager
@@ -37,6 +42,28 @@ def locked(path: Path, wait: bool = True) -> Iterator[int]:
         os.close(descriptor)
 
 
+def taken(descriptor: int) -> bool:
+    """Lock an open file until it is closed; False if another process has it."""
+    for _ in range(TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(PAUSE_S)
+    return False
+
+
+def held(path: Path) -> bool:
+    """Whether a living process has locked a file; False if there is none."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a name to write to that becomes ``path`` if the block succeeds, and is removed otherwise."""
@@ -55,10 +82,7 @@ def atomic_text(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def temporary(path: Path, kind: str = "") -> Iterator[Path]:
     """Yield the hidden name under which ``path`` is written; leftovers of the block or of killed processes are removed.
-
-    Raises:
-        OSError: the block could not write, however its libraries report that; it names a file.
-    """
+    Raises OSError: the block could not write, however its libraries report that; it names a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f"{kind}{path.name}")
     clear(name, "tmp")
@@ -66,20 +90,14 @@ def temporary(path: Path, kind: str = "") -> Iterator[Path]:
     try:
         yield new
     except Exception as error:  # whatever the library raises; anything but a disk error is raised unchanged
-        number = _number(error)
+        # The operating system's errno; safetensors and Arrow give it only in their messages.
+        found = re.search(r"\b(?:os error|errno) (\d+)", str(error))
+        number = (isinstance(error, OSError) and error.errno) or (int(found[1]) if found else 0)
         if number not in DISK or getattr(error, "filename", None):
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
     finally:
         _remove(new)
-
-
-def _number(error: Exception) -> int:
-    """The operating system's errno, 0 for none; safetensors and Arrow give it only in their messages."""
-    if isinstance(error, OSError) and error.errno:
-        return error.errno
-    found = re.search(r"\b(?:os error|errno) (\d+)", str(error))
-    return int(found[1]) if found else 0
 
 
 def clear(path: Path, ending: str) -> None:

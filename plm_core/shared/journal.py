@@ -8,7 +8,6 @@ says, or killed. A file that MLflow has in full is deleted, except that of a tra
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
@@ -20,9 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-TRIES = 20
-"""How often a lock is tried: whoever looks whether it is held has it for a moment."""
-PAUSE_S = 0.05
+from plm_core.shared.files import taken
+from plm_core.shared.paths import JOURNALS
 
 
 class Journal:
@@ -110,26 +108,9 @@ def publisher_of(path: Path) -> Path:
     return path.with_suffix(".publisher")
 
 
-def held(path: Path) -> bool:
-    """Whether a living process has locked a file, a journal or a publisher's; False if there is none."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        pass
-    return False
-
-
-def taken(descriptor: int) -> bool:
-    """Lock an open file until it is closed; False if another process has it."""
-    for _ in range(TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        time.sleep(PAUSE_S)
-    return False
+def serving(store: str) -> Path:
+    """The file that the publisher of the stages started by hand locks, for an MLflow of this name."""
+    return JOURNALS / f"{store}.serving"
 
 
 def origin(source: str, folder: Path = Path()) -> dict[str, str]:

@@ -27,11 +27,8 @@ def cores() -> int:
 
 
 def processes() -> int:
-    """How many processes may work here in parallel, one core each: ``PLM_CORES``, otherwise ``cores()``.
-
-    Raises:
-        UserError: ``PLM_CORES`` is not a number, 1 or more.
-    """
+    """How many processes may work here in parallel, one core each: ``PLM_CORES``, otherwise ``cores()``. Raises
+    UserError: ``PLM_CORES`` is not a number, 1 or more."""
     return number("PLM_CORES", "cores") or cores()
 
 
@@ -47,11 +44,8 @@ def groups() -> Iterator[Path]:
 
 
 def number(name: str, what: str) -> int | None:
-    """A number of cores, GPUs, processes or nodes from the environment; None if the variable is not set.
-
-    Raises:
-        UserError: it is not a whole number, 1 or more.
-    """
+    """A number of cores, GPUs, processes or nodes from the environment; None if the variable is not set. Raises
+    UserError: it is not a whole number, 1 or more."""
     given = os.environ.get(name)
     if given is not None and (not given.isdecimal() or int(given) < 1):
         raise UserError(f"{name}: found {given!r}; expected a number of {what}, 1 or more")

@@ -33,11 +33,8 @@ _StrictLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str
 
 
 def sections(root: Path = Path()) -> dict[str, Any]:
-    """The sections of the `params.yaml` in the folder ``root``, not to be changed.
-
-    Raises:
-        UserError: the file is missing or not YAML.
-    """
+    """The sections of the `params.yaml` in the folder ``root``, not to be changed. Raises UserError: the file is
+    missing or not YAML."""
     try:
         values = parsed((root / PARAMS).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -48,11 +45,8 @@ def sections(root: Path = Path()) -> dict[str, Any]:
 
 
 def read(name: str, root: Path = Path()) -> Any:
-    """The plain value of a dotted section, such as ``pretrain.gpt``.
-
-    Raises:
-        UserError: as ``sections``, or there is no such section.
-    """
+    """The plain value of a dotted section, such as ``pretrain.gpt``. Raises UserError: as ``sections``, or there is no
+    such section."""
     value: Any = sections(root)
     for depth, key in enumerate(name.split(".")):
         if not isinstance(value, dict) or key not in value:

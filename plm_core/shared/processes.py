@@ -1,5 +1,4 @@
-"""Which process a PID refers to, for the kernel reuses them, and how a process ends with its parent. Used by the
-guard, the sender of journals, the launcher of several processes, and flows."""
+"""Which process a PID refers to, for the kernel reuses them, and how processes end with those that started them."""
 
 import ctypes
 import signal

@@ -22,12 +22,8 @@ HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "G
 
 def prepare() -> None:
     """Ignore another job's MLflow and a hook's repository, reach this machine's servers without a proxy, escape what
-    the terminal cannot show, and name a user whom the system does not.
-
-    Raises:
-        UserError: it is to train with others, and torchrun has not started it: it would wait for them, or write
-            nothing because it is not the first.
-    """
+    the terminal cannot show, and name a user whom the system does not. Raises UserError: it is to train with others,
+    and torchrun has not started it: it would wait for them, or write nothing because it is not the first."""
     for name in HOOK:
         os.environ.pop(name, None)
     _ignore(ANOTHER_RUN, "params.yaml names the experiment and the model, MLFLOW_TRACKING_URI the server")

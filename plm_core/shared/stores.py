@@ -114,10 +114,7 @@ def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Itera
 
     A file that has been moved is adapted to its new place. A missing one is made by ``create``, which gets its address
     and the path of its artifacts, under another name: MLflow cannot use a file if a process that was creating its
-    tables was killed.
-
-    Raises:
-        UserError: another version of MLflow has made the tables.
+    tables was killed. Raises UserError: another version of MLflow has made the tables.
     """
     if not uri.startswith(SQLITE):
         yield
@@ -125,7 +122,12 @@ def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Itera
     with locked(Path(uri.removeprefix(SQLITE) + ".lock")):
         place = artifacts_of(uri)
         if create and place and not made(uri):
-            _create(Path(uri.removeprefix(SQLITE)), place, create)
+            database = Path(uri.removeprefix(SQLITE))
+            new = database.with_name(f"{database.name}.new")
+            for left in database.parent.glob(f"{new.name}*"):  # with SQLite's journal
+                left.unlink()
+            create(f"{SQLITE}{new}", place)
+            new.rename(database)
         follow(uri)
         try:
             yield
@@ -134,11 +136,3 @@ def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Itera
                 what = "another version of MLflow made the tables; `plm backup FOLDER`, then `mlflow db upgrade"
                 raise UserError(f"MLflow at {uri}: {what} {uri}` adapts them") from error
             raise
-
-
-def _create(database: Path, place: str, create: Callable[[str, str], object]) -> None:
-    new = database.with_name(f"{database.name}.new")
-    for left in database.parent.glob(f"{new.name}*"):  # with SQLite's journal
-        left.unlink()
-    create(f"{SQLITE}{new}", place)
-    new.rename(database)

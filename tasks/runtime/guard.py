@@ -34,7 +34,10 @@ class Guard:
 
     def __init__(self, sections: Sequence[str], inputs: Iterable[Path]) -> None:
         """Raises Edited when a source file is newer than this process: it may not be the one that was loaded."""
-        self._started = _process_start()
+        # When this process began, in seconds since 1970, rounded up by two ticks: still before it read its sources.
+        # psutil adds the ticks to the time of boot, which the kernel reports only in whole seconds.
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started(os.getpid())) / os.sysconf("SC_CLK_TCK")
+        self._started = time.time() - age + 0.02
         self._sources = {path: sha256_file(path) for path in loaded_sources()}
         self._listed = {path: sha256_file(path) for path in listed_sources() if path not in self._sources}
         self._sections = {name: params.read(name) for name in sections}
@@ -95,13 +98,6 @@ def listed_sources() -> list[Path]:
     listed = [path for path in deps if path.parts[0] in OWN_PACKAGES]
     files = {file for path in listed for file in (path.rglob("*") if path.is_dir() else [path])}
     return sorted(file for file in files if file.suffix in (".py", ".j2") and file.exists())
-
-
-def _process_start() -> float:
-    """When this process began, in seconds since 1970, rounded up by two ticks: still before it read its sources."""
-    # psutil adds the ticks to the time of boot, which the kernel reports only in whole seconds.
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started(os.getpid())) / os.sysconf("SC_CLK_TCK")
-    return time.time() - age + 0.02
 
 
 def _stat(path: Path) -> list[tuple[str, int, int]]:

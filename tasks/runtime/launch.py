@@ -1,25 +1,29 @@
-"""One stage on several GPUs, of one or more nodes: torchrun's launcher, started by the stage itself. Used by pretrain.
+"""One stage on several GPUs or nodes: torchrun's launcher, started by the stage itself, and requests for other nodes of
+a cluster, which the flow provides (``flows/placement.py``).
 
 The number of processes depends on the machine: one per visible GPU, or ``PLM_RANKS``, on as many nodes as the flow
 provides. Whoever started the stage (a person, DVC, a flow) sees one process with the exit status of any stage.
 """
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plm_core.config import UserError
+from plm_core.files import atomic_text
 from plm_core.shared.limits import SAVING_S, number
 from plm_core.shared.processes import end_with_parent
 from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
-from tasks.runtime.nodes import ask_for_help, nodes_given
 from tasks.runtime.stage import BudgetSpent
 
+HELP = "PLM_HELP"
+"""The variable that names the file for the request; not set if there are no other nodes."""
 JOIN_S = 24 * 3600
 """How long nodes may take to join."""
 RESTARTS = 3
@@ -29,14 +33,12 @@ RESTARTS = 3
 def ranks_wanted(rows: int) -> int:
     """The number of processes to start for batches of this many rows; 1 to do the work in this one.
 
-    One per GPU, or ``PLM_RANKS``, but a number that divides the rows evenly.
-
-    Raises:
-        UserError: ``PLM_RANKS`` is not a number of processes, or is more than there are GPUs.
+    One per GPU, or ``PLM_RANKS``, but a number that divides the rows evenly. Raises UserError: ``PLM_RANKS`` is not a
+    number of processes, or is more than there are GPUs.
     """
     if "RANK" in os.environ:
         if "TORCHELASTIC_RUN_ID" in os.environ:
-            end_with_parent()  # if the launcher or this machine's torchrun is killed, nothing else ends this process
+            end_with_parent()  # if the launcher or this machine's torchrun is killed, nothing else ends it
         return 1
     import torch
 
@@ -52,7 +54,7 @@ def ranks_wanted(rows: int) -> int:
 
 def nodes_wanted(rows: int, ranks: int) -> int:
     """The number of nodes to train on, with ``ranks`` processes each: one that divides this many rows evenly."""
-    most = 1 if "RANK" in os.environ else nodes_given()
+    most = 1 if "RANK" in os.environ or HELP not in os.environ else int(os.environ.get("PLM_NODES", "1"))
     wanted = next(n for n in range(most, 0, -1) if rows % (n * ranks) == 0)
     if wanted < most:
         print(f"{wanted} of {most} nodes: a batch of {rows} rows does not divide evenly among more", flush=True)
@@ -122,6 +124,12 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
     except SignalException as error:
         print(f"interrupted: {error}", file=sys.stderr, flush=True)
         sys.exit(INTERRUPTED)
+
+
+def ask_for_help(command: Sequence[str]) -> None:
+    """Have each of the other nodes, if there are any, run a command until the stage ends."""
+    if (path := os.environ.get(HELP)) is not None:
+        atomic_text(Path(path), json.dumps(list(command)))
 
 
 @contextlib.contextmanager

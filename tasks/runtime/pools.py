@@ -9,7 +9,7 @@ from pathlib import Path
 from plm_core.config import UserError, digest
 from plm_core.corpus.pool import Pool
 from plm_core.shared import limits, paths
-from tasks.runtime.nodes import ask_for_help
+from tasks.runtime.launch import ask_for_help
 from tasks.runtime.stage import Stage
 
 

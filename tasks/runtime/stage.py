@@ -71,10 +71,8 @@ def stage(
 
     ``sections`` are the dotted sections of ``params.yaml`` that the result depends on. An interrupted ``training``
     continues in its MLflow run, as it does from its snapshot. ``filled`` are sections as completed by the stage, which
-    MLflow shows. ``model`` is the one of ``models`` that it works on; ``tags`` are further tags of its run.
-
-    Raises:
-        UserError: an input is missing, or something the result depends on was edited while the block ran.
+    MLflow shows. ``model`` is the one of ``models`` that it works on; ``tags`` are further tags of its run. Raises
+    UserError: an input is missing, or something the result depends on was edited while the block ran.
     """
     for path in inputs:
         if not path.exists():

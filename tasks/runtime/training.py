@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from enum import IntEnum
 from pathlib import Path
 
@@ -64,62 +64,55 @@ def follow(
     edited: list[Edited] = []
     if costs.taken.seconds and (spent := costs.overspent()):  # by the processes before this one
         raise BudgetSpent(f"{spent}; {HIGHER}")
-    explained = _explained(steps, section, batch, edited, costs)
 
     def reason(signalled: bool) -> int:
         if edited:
             return Reason.EDITED
         return Reason.SPENT if costs.overspent() else Reason.SIGNAL * signalled
 
-    with deferred_signals() as interrupted, ProgressBar(stage.name, steps) as meter, costs, explained:
-        for report in training(interrupted=lambda: reason(interrupted())):
-            if not report.restored and report.passed != passed:
-                # Also when it resumes after a rollback: points later than its snapshot may be from before that.
-                stage.tracker.repeat(report.step)
-                passed = report.passed
-            if not report.restored and seen and seen[-1].restored and leads():
-                print(f"{stage.name}: resumed; the last report was after step {seen[-1].step} of {steps}", flush=True)
-            while seen and seen[-1].step >= report.step:  # a rollback has made these void
-                positions -= seen.pop().positions
-            seen.append(report)
-            positions += report.positions
-            costs.add(report.steps, positions, report.throughput, report.first)
-            stage.tracker.log(_points(report) | costs.points(), report.step)
-            if (path := os.environ.get("PLM_REPORTS")) and leads():  # for outside observers
-                line = json.dumps({"stage": stage.name, "step": report.step, "metrics": _points(report)}) + "\n"
-                with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
-                    file.write(line)
-            if report.restored:
-                meter.resume(report.step)
-                continue
-            best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
-            valid = "" if best is None else f"best valid {best:.3f}"
-            meter.update(report.step, ", ".join(filter(None, (f"loss {report.loss:.3f}", valid, costs.note()))))
-            try:
-                stage.guard.check()
-            except Edited as error:
-                edited.append(error)
+    with deferred_signals() as interrupted, ProgressBar(stage.name, steps) as meter, costs:
+        try:
+            for report in training(interrupted=lambda: reason(interrupted())):
+                if not report.restored and report.passed != passed:
+                    # Also when it resumes after a rollback: points later than its snapshot may be from before that.
+                    stage.tracker.repeat(report.step)
+                    passed = report.passed
+                if not report.restored and seen and seen[-1].restored and leads():
+                    last = f"the last report was after step {seen[-1].step} of {steps}"
+                    print(f"{stage.name}: resumed; {last}", flush=True)
+                while seen and seen[-1].step >= report.step:  # a rollback has made these void
+                    positions -= seen.pop().positions
+                seen.append(report)
+                positions += report.positions
+                costs.add(report.steps, positions, report.throughput, report.first)
+                stage.tracker.log(_points(report) | costs.points(), report.step)
+                if (path := os.environ.get("PLM_REPORTS")) and leads():  # for outside observers
+                    line = json.dumps({"stage": stage.name, "step": report.step, "metrics": _points(report)}) + "\n"
+                    with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
+                        file.write(line)
+                if report.restored:
+                    meter.resume(report.step)
+                    continue
+                best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
+                valid = "" if best is None else f"best valid {best:.3f}"
+                meter.update(report.step, ", ".join(filter(None, (f"loss {report.loss:.3f}", valid, costs.note()))))
+                try:
+                    stage.guard.check()
+                except Edited as error:
+                    edited.append(error)
+        # The loop's errors in the stage's terms.
+        except Stopped as error:
+            if error.reason == Reason.EDITED:  # as the first process noticed
+                raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error
+            if error.reason == Reason.SPENT:
+                spent = costs.overspent() or "another process says that PLM_BUDGET is spent"
+                raise BudgetSpent(f"{spent}; {error} of {steps}; {HIGHER}") from error
+            raise Interrupted(f"{error} of {steps}; the next run resumes from there") from error
+        except Diverged as error:
+            raise Diverged(f"{section}.training.{error}; the batch held {batch(error.batch)}", error.batch) from error
+        except Unfit as error:
+            raise Unfit(f"{section}.training.{error}") from error
     return seen
-
-
-@contextlib.contextmanager
-def _explained(
-    steps: int, section: str, batch: Callable[[int], str], edited: Sequence[Edited], costs: CostReport
-) -> Generator[None, None, None]:
-    """The loop's errors in the stage's terms; ``edited`` holds the edit, if that is why it stopped."""
-    try:
-        yield
-    except Stopped as error:
-        if error.reason == Reason.EDITED:  # as the first process noticed
-            raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error
-        if error.reason == Reason.SPENT:
-            spent = costs.overspent() or "another process says that PLM_BUDGET is spent"
-            raise BudgetSpent(f"{spent}; {error} of {steps}; {HIGHER}") from error
-        raise Interrupted(f"{error} of {steps}; the next run resumes from there") from error
-    except Diverged as error:
-        raise Diverged(f"{section}.training.{error}; the batch held {batch(error.batch)}", error.batch) from error
-    except Unfit as error:
-        raise Unfit(f"{section}.training.{error}") from error
 
 
 def write_curve(path: Path, reports: list[StepMetrics]) -> None:

@@ -1,13 +1,11 @@
 """MLflow for one stage process: ``with tracked(...) as tracker``. Every stage uses it, and it never disturbs one.
 
 The stage itself never imports MLflow nor waits for it. It appends what happens to the run's journal
-(``plm_core/shared/journal.py``), and a publisher, which it starts unless its pipeline has one, brings that to MLflow.
-So only the publisher is affected when the server is down or hangs. The stage waits for MLflow in one case: at its end,
-when the disk has no room for the journal.
+(``plm_core/shared/journal.py``), and a publisher, which it starts unless there is one, brings that to MLflow. So only
+the publisher is affected when the server is down or hangs.
 """
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.config import UserError, digest
-from plm_core.shared.journal import Journal, ending, held, messages, milliseconds, opening, origin, publisher_of
+from plm_core.shared import journal as journals
+from plm_core.shared.files import held
+from plm_core.shared.journal import Journal, milliseconds
 from plm_core.shared.paths import JOURNALS
 from plm_core.shared.statuses import INTERRUPTED
 from plm_core.shared.stores import BY_JOURNAL, PUBLISHER, absolute, shown
@@ -35,12 +35,12 @@ class Tracker:
         self._stage, self._training = stage, training
         self._open = False
         self._journal: Journal | None = None
-        self._publishes = False
-        """Whether this process starts a publisher; a pipeline has its own."""
+        self._store = ""
+        """The MLflow for which this process starts a publisher; empty if it starts none, because its pipeline does."""
         self._publisher: subprocess.Popen[bytes] | None = None
-        self._looked = 0.0
+        self._looked = -LOOK_S
         self._unkept: list[dict[str, Any]] = []
-        """Messages that did not fit on the disk so far."""
+        """Messages that do not fit on the disk; they are tried again with the next one."""
         self._known: set[tuple[str, int]] = set()
         """Points (name, step) that are not recorded again: those from before an interruption, which a training run
         repeats, and a checkpoint's, which the summary repeats."""
@@ -51,11 +51,11 @@ class Tracker:
         self._open = True
         parent = os.environ.get("PLM_PARENT_RUN_ID", "")
         trial = os.environ.get("PLM_TRIAL")
+        meant_for = None
         try:
             meant_for = store()
-            self._publishes = not parent.startswith(BY_JOURNAL)
+            self._store = "" if parent.startswith(BY_JOURNAL) else meant_for
         except UserError as error:
-            meant_for = None
             warn(f"{error}; the run is kept in its journal")
         kind = self._stage.partition("-")[0]
         tags = {
@@ -63,11 +63,19 @@ class Tracker:
             "plm.stage": kind,
             "plm.stage_pid": str(os.getpid()),
             **tags,
-            **origin(f"tasks/{kind}.py"),
+            **journals.origin(f"tasks/{kind}.py"),
             **({"plm.trial": trial} if trial else {}),
         }
-        if self._training:
-            self._resume()
+        # An interrupted run of the same training continues in its journal.
+        for path in sorted(JOURNALS.glob("*.jsonl"), reverse=True) if self._training else ():
+            with contextlib.suppress(OSError):
+                same = journals.opening(path).get("training") == self._training
+                unfinished = same and journals.ending(path)[0] != "FINISHED"
+                if unfinished and (journal := Journal.existing(path)):
+                    self._journal = journal
+                    points = (point for message, _ in journals.messages(path) for point in message.get("points", ()))
+                    self._known = {(name, step) for name, _, _, step in points}
+                    break
         self._send(
             "open",
             name=f"{self._stage} {trial}" if trial else self._stage,
@@ -79,17 +87,6 @@ class Tracker:
             start_time=milliseconds(),
             store=meant_for,
         )
-
-    def _resume(self) -> None:
-        """Continue the journal of the same training run if it did not finish."""
-        for path in sorted(JOURNALS.glob("*.jsonl"), reverse=True):
-            with contextlib.suppress(OSError):
-                same = opening(path).get("training") == self._training and ending(path)[0] != "FINISHED"
-                if same and (journal := Journal.existing(path)):
-                    self._journal = journal
-                    points = (point for message, _ in messages(path) for point in message.get("points", ()))
-                    self._known = {(name, step) for name, _, _, step in points}
-                    return
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record points of curves; they carry the time of this call."""
@@ -121,16 +118,11 @@ class Tracker:
 
     def end(self, status: str) -> None:
         """Close the run as FINISHED, FAILED or KILLED; ``tracked`` calls it."""
+        self._looked = -LOOK_S  # it must have a publisher now
         self._send("end", status=status, time=milliseconds())
-        if self._unkept:
-            # Another process publishes the run, with what did not fit on the disk.
-            key = self._journal.path.stem if self._journal else f"{milliseconds()}-{self._stage}"
-            lines = "".join(f"{json.dumps(message, default=str)}\n" for message in self._unkept)
-            with contextlib.suppress(OSError):
-                subprocess.run([*PUBLISHER, "--unkept", key], input=lines, text=True, check=False)
         if self._journal is not None:
-            publisher = publisher_of(self._journal.path)
-            if self._publisher and held(publisher) and (trouble := publisher.read_text(encoding="utf-8")):
+            publisher = journals.publisher_of(self._journal.path)
+            if self._store and held(publisher) and (trouble := publisher.read_text(encoding="utf-8")):
                 warn(f"{trouble}; {self._journal.path} keeps this run until MLflow has it")
             self._journal.close()
 
@@ -146,20 +138,21 @@ class Tracker:
                 del self._unkept[0]
         except OSError as error:
             if len(self._unkept) == 1:
-                warn(f"no journal ({error}); the stage continues, and publishes the run at its end")
-        if not (self._journal and self._publishes and time.monotonic() - self._looked >= LOOK_S):
+                warn(f"no journal ({error}); the stage continues, and MLflow does not show what finds no room")
+        if not (self._journal and self._store and time.monotonic() - self._looked >= LOOK_S):
             return
+        # The journal is there by now: a publisher that is about to end looks for such before it does.
         self._looked = time.monotonic()
-        if self._publisher is None or self._publisher.poll() is not None:
-            command = [*PUBLISHER, "--follow", self._journal.path.stem]
-            try:
-                with (JOURNALS / "publisher.log").open("ab") as log:  # for its warnings
-                    # Out of reach of a Ctrl-C for the stage's group, and of whoever waits for the stage's output.
-                    self._publisher = subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                    )
-            except OSError as error:
-                warn(f"no publisher could be started ({error}); the run is kept in its journal")
+        if held(journals.serving(self._store)) or (self._publisher and self._publisher.poll() is None):
+            return
+        try:
+            with (JOURNALS / "publisher.log").open("ab") as log:  # for its warnings
+                # Out of reach of a Ctrl-C for the stage's group, and of whoever waits for the stage's output.
+                self._publisher = subprocess.Popen(
+                    [*PUBLISHER, "--serve"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        except OSError as error:
+            warn(f"no publisher could be started ({error}); the run is kept in its journal")
 
 
 @contextlib.contextmanager
@@ -180,20 +173,23 @@ def tracked(
     tracker = Tracker(stage, training)
     if os.environ.get("PLM_TRACKING") != "off" and leads():
         tracker.open(params, inputs, tags or {})
+    status = "FAILED"
     try:
         yield tracker
-    except BaseException as error:
-        tracker.end(_status(error))
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
         raise
-    tracker.end("FINISHED")
+    except SystemExit as error:
+        status = {None: "FINISHED", 0: "FINISHED", INTERRUPTED: "KILLED"}.get(error.code, "FAILED")  # type: ignore[arg-type]
+        raise
+    finally:
+        tracker.end(status)
 
 
 def address() -> tuple[str, str]:
-    """The address of MLflow, which ``MLFLOW_TRACKING_URI`` or ``params.yaml`` names, and the experiment's name.
-
-    Raises:
-        UserError: ``params.yaml`` has no section ``tracking``.
-    """
+    """The address of MLflow, which ``MLFLOW_TRACKING_URI`` or ``params.yaml`` names, and the experiment's name. Raises
+    UserError: ``params.yaml`` has no section ``tracking``."""
     settings = params.read("tracking")
     return absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"], Path.cwd()), settings["experiment"]
 
@@ -217,9 +213,3 @@ def _points(metrics: Mapping[str, float], step: int) -> list[tuple[str, float, i
     """Points as journals have them: name, value, milliseconds since 1970, step."""
     now = milliseconds()
     return [(name, float(value), now, step) for name, value in metrics.items()]
-
-
-def _status(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return {None: "FINISHED", 0: "FINISHED", INTERRUPTED: "KILLED"}.get(error.code, "FAILED")  # type: ignore[arg-type]
-    return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"

@@ -1,28 +1,36 @@
-"""A run on its way from its journal to MLflow. Used by the publisher, which imports it when there is one to publish.
+"""A run on its way from its journal to MLflow, and how its experiment looks there. Used by the publisher, which imports
+it when there is a run to publish.
 
 ``Run.publish`` is idempotent: MLflow keeps a point of the same name, value, time and step once, a run is found by the
 key of its journal and a checkpoint by its digest. So whatever failed is repeated, in a new process from the beginning.
+
+An experiment has a note that says what to look at, and views with the columns that matter. The default view shows
+MLflow's own columns and cannot be configured: the UI keeps it in the browser. What can be set are saved views (MLflow
+3.15), in the menu `Views` and by links in the note; they are tags of the experiment.
 """
 
 import contextlib
 import json
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import mlflow
+import mlflow.store.db.utils
 import psutil
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
+from plm_core.config import UserError
 from plm_core.files import atomic_text
 from plm_core.shared import paths
 from plm_core.shared.journal import messages, milliseconds
-from plm_core.shared.stores import BY_JOURNAL
-from tasks.tracking.client import one_line, warn
-from tasks.tracking.store import page_of
+from plm_core.shared.stores import BY_JOURNAL, NOTE, alone, artifacts_of, experiment_tags, require_active, shown
+from plm_core.templates import render
+from tasks.settings import params
+from tasks.tracking.client import address, one_line, warn
 
 BATCH = 1000
 """Points in a request: MLflow's largest batch."""
@@ -37,7 +45,7 @@ REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", 
 class Run:
     """One journal, and how far MLflow has it."""
 
-    def __init__(self, path: Path, lock: IO[str] | None = None) -> None:
+    def __init__(self, path: Path, lock: IO[str]) -> None:
         """``lock`` is the file of its publisher, locked; it tells others what is wrong."""
         self.path, self.lock = path, lock
         self.id = ""
@@ -61,38 +69,28 @@ class Run:
 
     def note(self, trouble: str) -> None:
         """Note why it could not be published, "" if it was."""
-        if trouble != self.trouble and self.lock:
+        if trouble != self.trouble:
             with contextlib.suppress(OSError):  # a full disk: what is wrong is not known
                 self.lock.truncate(0)
                 self.lock.write(trouble)
                 self.lock.flush()
         self.trouble = trouble
 
-    def publish(
-        self,
-        client: MlflowClient,
-        experiment: str,
-        living: bool,
-        system: Mapping[str, float],
-        unkept: Iterable[dict[str, Any]] = (),
-    ) -> None:
+    def publish(self, client: MlflowClient, experiment: str, living: bool, system: Mapping[str, float]) -> None:
         """Send what MLflow does not have yet, and the status of a run that has ended.
 
-        ``system`` is what the machine of a living run does now; ``unkept`` are the last messages of the run, which did
-        not fit on the disk. Raises what MLflow raises.
+        ``system`` is what the machine of a living run does now. Raises what MLflow raises.
         """
         self.client, self.experiment = client, experiment
         self._points = []
         end = self.offset
         damaged = 0
         try:
-            for message, end in messages(self.path, self.offset) if self.path.is_file() else ():
+            for message, end in messages(self.path, self.offset):
                 self._take(message)
                 damaged += message["kind"] == "damaged"
                 if len(self._points) >= BATCH:
                     self._deliver(end)
-            for message in unkept:
-                self._take(message)
             if self.opening.get("tags", {}).get("plm.host") == socket.gethostname():
                 now = milliseconds()
                 self._points += [
@@ -111,13 +109,22 @@ class Run:
             warn(f"{self.path}: {damaged} damaged lines are left out")
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Send a message, or collect its points; what MLflow refuses of it must not hold up what follows."""
+        """Send a message, or collect its points; what MLflow refuses of it must not hold up what follows. A resumed run
+        is opened again."""
         try:
             match message["kind"]:
                 case "open":
                     self.opening = self.opening or dict(message)
                     self.end = {}
-                    self._open(message)
+                    self.client.update_run(self._existing(), status="RUNNING")
+                    self._log("tags", [RunTag(name, value) for name, value in message["tags"].items()])
+                    self._log("params", [Param(name, str(value)[:6000]) for name, value in flat(message["params"])])
+                    if message["inputs"]:
+                        self.client.log_inputs(self.id, datasets(message["inputs"]))
+                    if message.get("training"):
+                        with contextlib.suppress(OSError):  # a full disk: the page of the meters does without
+                            page = page_of(self.client, self.experiment, self.id)
+                            atomic_text(paths.RUN_LINKS / f"{message['name']}.txt", f"{page}\n")
                 case "metrics":
                     model = self._model(message["digest"], message.get("path")) if "digest" in message else None
                     points = message["points"]
@@ -161,15 +168,10 @@ class Run:
 
     def _existing(self) -> str:
         """The run's id, found by the key of the journal, or that of a new run."""
-        self.id = self.id or self._find(self.path.stem) or self._create()
-        return self.id
-
-    def _find(self, key: str) -> str:
-        found = self.client.search_runs([self.experiment], f"tags.`{JOURNAL_TAG}` = '{key}'", max_results=1)
-        return found[0].info.run_id if found else ""
-
-    def _create(self) -> str:
         key = self.path.stem
+        self.id = self.id or self._find(key)
+        if self.id:
+            return self.id
         tags = {JOURNAL_TAG: key, "mlflow.user": psutil.Process().username()}
         parent = self.opening.get("parent") or ""
         if parent.startswith(BY_JOURNAL):
@@ -180,19 +182,13 @@ class Run:
         if parent:
             tags["mlflow.parentRunId"] = parent
         name = self.opening.get("name", key)  # a journal with a damaged beginning is shown as far as possible
-        return self.client.create_run(self.experiment, self.opening.get("start_time"), tags, name).info.run_id
+        run = self.client.create_run(self.experiment, self.opening.get("start_time"), tags, name)
+        self.id = run.info.run_id
+        return self.id
 
-    def _open(self, opening: Mapping[str, Any]) -> None:
-        """Open the run; a resumed one is opened again."""
-        self.client.update_run(self._existing(), status="RUNNING")
-        self._log("tags", [RunTag(name, value) for name, value in opening["tags"].items()])
-        self._log("params", [Param(name, str(value)[:6000]) for name, value in flat(opening["params"])])
-        if opening["inputs"]:
-            self.client.log_inputs(self.id, datasets(opening["inputs"]))
-        if opening.get("training"):
-            with contextlib.suppress(OSError):  # a full disk: the page of the meters does without
-                page = page_of(self.client, self.experiment, self.id)
-                atomic_text(paths.RUN_LINKS / f"{opening['name']}.txt", f"{page}\n")
+    def _find(self, key: str) -> str:
+        found = self.client.search_runs([self.experiment], f"tags.`{JOURNAL_TAG}` = '{key}'", max_results=1)
+        return found[0].info.run_id if found else ""
 
     def _model(self, digest: str, path: str | None) -> str | None:
         """The LoggedModel of a checkpoint. With its path it is made if there is none, and becomes an output of the
@@ -240,3 +236,93 @@ def flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def connect() -> tuple[MlflowClient, str]:
+    """Open the store at ``address``; returns the experiment's id too. Raises UserError: a person has to mend it."""
+
+    def create(uri: str, artifacts: str) -> None:
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # which only a new project needs
+
+        SqlAlchemyStore(uri, artifacts)
+
+    uri, name = address()
+    # A database that does not answer would otherwise be tried for 100 s.
+    mlflow.store.db.utils.MAX_RETRY_COUNT = 2
+    mlflow.set_tracking_uri(uri)
+    with alone(uri, create):
+        client = MlflowClient()
+        found = client.get_experiment_by_name(name)
+        require_active(found, uri)
+        # On a server another checkout may be faster: this fails then, and finds it the next time.
+        experiment = (
+            found.experiment_id if found else client.create_experiment(name, artifacts_of(uri), experiment_tags(uri))
+        )
+        present = found.tags if found else {}
+        views = _views()
+        wanted = {f"mlflow.sharedViewState.{name}": view.tag() for name, view in views.items()}
+        if NOTE not in present:  # a person may have written another one
+            wanted[NOTE] = render("tasks/tracking/templates/experiment.md.j2", experiment=experiment, views=views)
+        for key, value in wanted.items():
+            if present.get(key) != value:
+                client.set_experiment_tag(experiment, key, value)
+        return client, experiment
+
+
+def page_of(client: MlflowClient, experiment: str, run: str) -> str:
+    """The address of a run's page: on MLflow's server or, for a file, where ``plm ui mlflow`` serves it."""
+    uri = shown(client.tracking_uri)
+    server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
+    return f"{server}/#/experiments/{experiment}/runs/{run}"
+
+
+class View(NamedTuple):
+    """A table of the runs of one stage."""
+
+    title: str
+    stage: str
+    sort: str
+    """The column by which the runs are sorted, the highest first."""
+    columns: list[str]
+    groups: tuple[str, ...] = ()
+    """The tags by which runs are grouped; the columns show the means of a group."""
+
+    def tag(self) -> str:
+        """The tag as MLflow's UI stores it."""
+        keys = [{"mode": "tag", "groupByData": name} for name in self.groups]
+        state = {
+            "searchFilter": f"tags.`plm.stage` = '{self.stage}'",
+            "orderByKey": self.sort,
+            "orderByAsc": False,
+            "selectedColumns": self.columns,
+            "columnOrder": self.columns,
+            "groupBy": {"aggregateFunction": "average", "groupByKeys": keys} if keys else None,
+        }
+        return json.dumps({"name": self.title, "createdAt": 0, "state": json.dumps(state)})
+
+
+def _views() -> dict[str, View]:
+    """The views, by their names in addresses."""
+
+    def columns(kind: str, *names: str) -> list[str]:
+        return [f"{kind}.`{name}`" for name in names]
+
+    compared = ["score"]  # the metrics that the gate may compare
+    with contextlib.suppress(UserError, TypeError):
+        compared += [f"{task}/score" for task in params.read("finetune.tasks")]
+        compared += params.read("promotion.metrics")
+    sizes = ("parameters", "positions", "seconds", "joules", "cost")
+    paper = columns("tags", "plm.model", "plm.architecture", "plm.objective")
+    learned = ("steps", "batch", "optimizer.name", "optimizer.learning_rate")
+    recipe = columns("params", *(f"pretrain.training.{name}" for name in learned))
+    origin = ["attributes.`Dataset`", *columns("tags", "plm.data"), "attributes.`Version`"]
+    judged = [*columns("tags", "gate"), *columns("metrics", *dict.fromkeys([*compared, *sizes]))]
+    trained = columns("metrics", "valid_loss", *sizes, "tokens_per_second")
+    tuned = [*columns("tags", "plm.seed"), *columns("metrics", "score", "baseline", "examples", "best_step"), *origin]
+    best, latest = "metrics.`score`", "attributes.start_time"
+    models = ["attributes.`Models`", *paper, *judged, *recipe, *origin]
+    return {
+        "models": View("Models, as the gate saw them", "register", best, models),
+        "pretrainings": View("Pretraining runs", "pretrain", latest, [*paper, *trained, *recipe, *origin]),
+        "fine-tunings": View("Fine-tuning runs, by model and task", "finetune", best, tuned, ("plm.model", "plm.task")),
+    }

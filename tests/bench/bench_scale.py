@@ -24,8 +24,7 @@ import yaml
 from bench_data import MANIFEST, planted
 
 from flows import placement
-from flows.failures import StageError
-from flows.process import StageProcesses
+from flows.process import StageError, StageProcesses
 from flows.stages import Stage
 from plm_core.corpus.document import Document
 from plm_core.corpus.sources import SOURCES, open_source

@@ -141,7 +141,6 @@ def test_the_rules_of_imports_are_kept():
             (
                 "tasks/tracking/publisher.py",
                 "tasks/tracking/run.py",
-                "tasks/tracking/store.py",
                 "tasks/package.py",
                 "tasks/serve.py",
                 "flows",

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import typer
-from toys import alive, free_port, wait_for
+from toys import alive, free_port, plm, wait_for
 
 from flows import cli, supervisor
 from plm_core.shared.kinds import TOKENIZERS
@@ -24,11 +24,6 @@ from plm_core.shared.sampling import SamplingConfig
 
 REPOSITORY = Path(__file__).parents[2]
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
-
-
-def plm(folder, *arguments, before=(), **env):
-    command = [*before, sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(command, cwd=folder, env=os.environ | env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -140,16 +135,11 @@ def test_models_of_the_workspace_and_folders_are_compared_from_anywhere_in_the_p
 
 
 @pytest.mark.slow
-def test_a_model_goes_out_to_transformers_and_comes_back(project, tmp_path, make_gpt, tokenizer):
-    import torch
-
+def test_a_model_goes_out_to_transformers_and_comes_back(project, trained):
     from plm_core import checkpoint
 
-    model = make_gpt(dtype=torch.float32, vocab_size=tokenizer.vocab_size)
-    config = checkpoint.CheckpointConfig(
-        checkpoint.FORMAT, "gpt", "causal", vars(model.config), tokenizer.sha256, step=99, valid_nats=5.25
-    )
-    digest = checkpoint.save(project / "artifacts/models/tiny", model.state_dict(), tokenizer, config)
+    shutil.copytree(trained, project / "artifacts/models/tiny")
+    digest = checkpoint.load(trained).digest
     done = plm(project, "export", "--to", "hf", "out", "--model", "tiny")
     assert done.returncode == 0, done.stderr
     assert json.loads((project / "out/config.json").read_text())["model_type"] == "gpt2"

@@ -18,7 +18,7 @@ import yaml
 from ears import told, webhook
 from toys import alive, free_port, hear_sigint, pids, start_server, wait_for
 
-from flows import checkout, deploy, liveness, prefects, server
+from flows import checkout, deploy, prefects, server
 from flows.nights import Nights, change
 from flows.outcome import UserError
 
@@ -196,7 +196,7 @@ def test_the_schedule_of_another_checkout_is_not_taken_over(tmp_path, on_server,
     deployed("theirs", "/elsewhere")
     with pytest.raises(UserError, match="plm/theirs of this Prefect server belongs to another checkout, /elsewhere; "):
         deploy.serve(tmp_path, "0 3 * * *", "theirs")
-    name = liveness.checkout_name(tmp_path)
+    name = prefects.checkout_name(tmp_path)
     deployed("mine", tmp_path, f"{prefects.TAG}{name}")
     deploy._tidy(tmp_path, "mine")
     deployed("another-machine-s", tmp_path, f"{prefects.TAG}of another machine")
@@ -244,12 +244,12 @@ def test_a_last_run_that_was_killed_is_made_up_for_unless_one_waits(tmp_path, on
 
 
 def test_when_the_next_run_is_due(on_server):
-    from flows import due
+    from prefect.client.schemas.schedules import CronSchedule
 
     moment = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
-    known = deploy._schedule("0 3 * * *")
-    assert due.after(known, moment) == (moment + timedelta(days=1)).timestamp()
-    assert due.after(known, moment - timedelta(minutes=1)) == moment.timestamp()
+    known = CronSchedule(cron="0 3 * * *", timezone="UTC")
+    assert prefects.next_run(known, moment) == (moment + timedelta(days=1)).timestamp()
+    assert prefects.next_run(known, moment - timedelta(minutes=1)) == moment.timestamp()
 
 
 def test_a_run_that_is_due_while_another_is_at_work_is_skipped_without_alarm(toy, on_server):

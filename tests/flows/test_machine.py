@@ -12,8 +12,8 @@ import pytest
 from toys import wait_for
 
 from flows import machine
-from flows.failures import CancelledError
 from flows.machine import Machine
+from flows.process import CancelledError
 from flows.stages import Stage
 from plm_core.shared.gpus import CLAIMED
 

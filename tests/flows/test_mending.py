@@ -208,7 +208,7 @@ def test_the_run_cache_is_mended_while_no_other_checkout_that_shares_it_writes_t
 def test_the_pipeline_mends_before_it_starts(done, monkeypatch, capfd):
     (done / ".dvc/tmp/rwlock").write_text("")
     (done / "dvc.lock").write_text("schema: '2.0'\nstages:\n  fir")
-    result = pipeline.run(done, track=None)
+    result = pipeline.run(done)
     assert result.ok, result
     assert capfd.readouterr().err.count("half written") == 2
     assert_whole(done)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from ears import told, webhook
+from toys import plm
 
-from flows import checkout, doctor, due, nights
+from flows import checkout, doctor, nights, prefects
 from flows.nights import DAY_S, LATE_S, Nights
 from flows.outcome import Result
 
@@ -157,13 +158,6 @@ def project(toy) -> Path:
     return toy("stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n", params_yaml="notify: {events: [missed]}\n")
 
 
-def plm(root: Path, *words: str) -> subprocess.CompletedProcess:
-    program = "import sys; from flows.cli import main; main(sys.argv[1:])"
-    return subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=root, capture_output=True, text=True, check=False
-    )
-
-
 @pytest.mark.parametrize("does", [partial(nights.skipped, why="held"), partial(nights.failed, error="no")])
 def test_a_run_that_ends_while_another_is_skipped_or_fails_is_remembered(root, monkeypatch, does):
     now = time.time()
@@ -171,9 +165,9 @@ def test_a_run_that_ends_while_another_is_skipped_or_fails_is_remembered(root, m
 
     def asked():  # of a server, which takes a while
         write(root, due=now - HOUR_S, next=now, begun=now - HOUR_S, ended=now, free=[(now, 7)])
-        return due.Due(now, now + DAY_S)
+        return {"due": now, "next": now + DAY_S}
 
-    monkeypatch.setattr(due, "of_this_run", asked)
+    monkeypatch.setattr(prefects, "due_of_this_run", asked)
     with checkout.only_one(root, pipeline=True):
         does(root)
     found = Nights.read(root)
@@ -187,7 +181,7 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     monkeypatch.setattr(checkout, "PAUSE_S", 0.0)
     now = time.time()
-    monkeypatch.setattr(due, "of_this_run", lambda: due.Due(now, now + DAY_S))
+    monkeypatch.setattr(prefects, "due_of_this_run", lambda: {"due": now, "next": now + DAY_S})
 
     def skip(*_):
         with pytest.raises(checkout.HeldError) as error, checkout.checked_out(project, False, print):
@@ -213,7 +207,6 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
 
 @pytest.mark.slow
 def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     now = time.time()
     write(project, due=now, next=now + DAY_S, begun=now, ended=now + 60)
@@ -244,7 +237,6 @@ def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch
 
 
 def test_a_test_message_is_sent_and_one_that_cannot_be_is_an_error_without_the_address(project, hook, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     assert plm(project, "nights", "--test").returncode == 0
     assert told(hook) == [("test", "This is a test: notifications reach this address.")]
@@ -259,7 +251,6 @@ def test_a_test_message_is_sent_and_one_that_cannot_be_is_an_error_without_the_a
 
 
 def test_an_idle_run_tells_what_was_missed_and_imports_nothing_heavy(project, hook, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=project, check=True)
     now = time.time()

@@ -169,7 +169,7 @@ def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
 TOGETHER = """
 import sys, time
 from pathlib import Path
-from tasks.runtime.nodes import ask_for_help
+from tasks.runtime.launch import ask_for_help
 
 Path("begun").touch()
 for _ in range(80):  # or until the other one has begun, if it can
@@ -237,7 +237,7 @@ MAKE = """
 import sys
 from pathlib import Path
 from plm_core.corpus.pool import Pool
-from tasks.runtime.nodes import ask_for_help
+from tasks.runtime.launch import ask_for_help
 from work import square
 
 folder = "artifacts/parts/one"

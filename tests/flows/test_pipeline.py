@@ -17,7 +17,7 @@ import pytest
 from ears import told, webhook
 from toys import alive, hear_sigint, pids, wait_for
 
-from flows import checkout, pipeline, room
+from flows import checkout, pipeline, promotion, room
 from flows.graph import Graph
 from flows.outcome import UserError
 from flows.stages import Stage
@@ -101,13 +101,14 @@ class Tracker:
             raise ConnectionError("the tracking server is down")
         self.known = self._made(root, stages)
 
-    def run(self, root: Path, force: bool = False) -> pipeline.Result:
-        return pipeline.run(root, force=force, track=self.track, registration=self)
-
 
 @pytest.fixture
-def tracker() -> Tracker:
-    return Tracker()
+def tracker(monkeypatch) -> Tracker:
+    made = Tracker()
+    monkeypatch.setattr("flows.flow.pipeline_run", made.track)
+    for name in ("needed", "register"):
+        monkeypatch.setattr(promotion, name, lambda *given, name=name: getattr(made, name)(*given))
+    return made
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def _records(root: Path, name: str) -> list[dict]:
 
 
 def test_what_is_stale_runs_side_by_side_and_nothing_else(diamond, tracker, on_server):
-    result = tracker.run(diamond)
+    result = pipeline.run(diamond)
     assert result.ok
     assert result.ran == ("top", "left", "right", "bottom")
     assert all(stage.spent.seconds >= 1 for stage in result.stages)
@@ -139,13 +140,13 @@ def test_what_is_stale_runs_side_by_side_and_nothing_else(diamond, tracker, on_s
     files = [path for path in diamond.rglob("*") if not path.is_symlink()]
     assert [path for path in files if path.stat().st_mode & stat.S_IWOTH] == []
 
-    again = tracker.run(diamond)
+    again = pipeline.run(diamond)
     assert again.ok
     assert {stage.outcome for stage in again.stages} == {"up to date"}
     assert len(tracker.events) == 3
 
     (diamond / "params.yaml").write_text("left: 1\nright: 2\n")
-    assert tracker.run(diamond).ran == ("right", "bottom")
+    assert pipeline.run(diamond).ran == ("right", "bottom")
     assert tracker.events[3:] == ["open", "register ['right'] for run-1", "closed"]
     assert [len(_records(diamond, name)) for name in ("top", "left", "right", "bottom")] == [1, 1, 2, 2]
 
@@ -177,7 +178,7 @@ stages:
 
 def test_a_failure_stops_what_needs_it_and_nothing_else(toy, tracker, on_server):
     root = toy(BRANCHES.replace("{colon}", "':'"), empty="")
-    result = tracker.run(root)
+    result = pipeline.run(root)
     assert {stage.name: stage.outcome for stage in result.stages} == {
         "bad": "failed",
         "after-bad": "not run",
@@ -205,7 +206,7 @@ stages:
 
 
 def test_an_optional_stage_that_fails_keeps_no_model_from_report_and_registry(toy, tracker, on_server):
-    result = tracker.run(toy(OPTIONAL, code_py="1"))
+    result = pipeline.run(toy(OPTIONAL, code_py="1"))
     outcomes = {stage.name: stage.outcome for stage in result.stages}
     assert outcomes == {"model": "ran", "side": "failed", "more": "not run", "report": "ran"}
     assert result.error == "side: exit status 2: no examples"
@@ -234,7 +235,7 @@ pathlib.Path("out.txt").write_text("x")
 
 def test_a_killed_stage_is_tried_again(toy, tracker, on_server):
     root = one(toy, "python code.py", code=KILLED_ONCE)
-    result = tracker.run(root)
+    result = pipeline.run(root)
     assert result.ok
     assert result.ran == ("s",)
 
@@ -244,18 +245,18 @@ def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
 ):
     root = one(toy, "echo x >> attempts; echo x > out.txt")
     monkeypatch.setattr(room, "LEAST", 1 << 62)
-    assert "of disk space are free, too little for any stage" in tracker.run(root).error
+    assert "of disk space are free, too little for any stage" in pipeline.run(root).error
     assert not (root / "attempts").exists()
     monkeypatch.setattr(room, "LEAST", 0)
     monkeypatch.setattr(room, "RESERVE", 1 << 62)
-    assert tracker.run(root).ok
+    assert pipeline.run(root).ok
     assert "of disk space are free, but the last outputs had" in caplog.text
 
 
 def test_retries_come_to_an_end(toy, tracker, on_server):
     cmd = "echo x >> attempts; exit 75"
     root = one(toy, cmd, meta="{retries: 1}")
-    assert tracker.run(root).error.startswith("s: exit status 75")
+    assert pipeline.run(root).error.startswith("s: exit status 75")
     assert (root / "attempts").read_text() == "x\nx\n"
 
 
@@ -281,14 +282,14 @@ def late(toy, on_server, monkeypatch):
 
 def test_a_training_that_takes_too_long_goes_on_as_long_as_it_comes_further(late, tracker):
     root = late("interrupted: state saved at step $tries of 9")
-    assert tracker.run(root).ran == ("s",)
+    assert pipeline.run(root).ran == ("s",)
     assert (root / "tries").read_text() == "x\nx\nx\n"
 
 
 @pytest.mark.parametrize("said", ["interrupted: ", "interrupted: state saved at step 7 of 9"])
 def test_a_stage_that_hung_twice_fails(late, tracker, said):
     root = late(said)
-    assert tracker.run(root).error == f"s: stopped after 0.03 minutes (meta.minutes in dvc.yaml): {said.rstrip()}"
+    assert pipeline.run(root).error == f"s: stopped after 0.03 minutes (meta.minutes in dvc.yaml): {said.rstrip()}"
     assert (root / "tries").read_text() == "x\nx\n"
 
 
@@ -298,7 +299,7 @@ def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server
     other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "s"], cwd=root)
     wait_for((root / "started").exists)
     # What a run looks at first is the whole graph, of which a busy stage is a part to wait for too.
-    result = tracker.run(root)
+    result = pipeline.run(root)
     assert other.wait() == 0
     assert result.ok
     assert result.stages[0].outcome == "up to date"
@@ -307,12 +308,12 @@ def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server
 def test_a_failed_registration_fails_the_run_and_is_made_up_for(toy, tracker, on_server):
     root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
     tracker.fail = True
-    result = tracker.run(root)
+    result = pipeline.run(root)
     assert "the tracking server is down" in result.error
     assert {stage.outcome for stage in result.stages} == {"ran"}
     tracker.fail = False
     tracker.events.clear()
-    assert tracker.run(root).ok
+    assert pipeline.run(root).ok
     assert tracker.events == ["register ['s'] for None"]
 
 
@@ -334,7 +335,7 @@ def test_what_became_of_a_model_before_another_failed_is_told_once(toy, tracker,
     monkeypatch.setattr(flow, "REGISTRATION_DELAYS_S", [0.0])
     monkeypatch.setattr(tracker, "register", register)
     root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
-    assert tracker.run(root).ok == mended
+    assert pipeline.run(root).ok == mended
     assert tries == ["", ""]
     heard = told(hook)
     assert heard.pop() == ("promotion", "Version 7 (s) was promoted: better than 6")
@@ -344,8 +345,8 @@ def test_what_became_of_a_model_before_another_failed_is_told_once(toy, tracker,
 @pytest.mark.slow
 def test_force_runs_everything(toy, tracker, on_server):
     root = one(toy, "echo x > out.txt; echo x >> runs")
-    assert tracker.run(root).ran == ("s",)
-    assert tracker.run(root, force=True).ran == ("s",)
+    assert pipeline.run(root).ran == ("s",)
+    assert pipeline.run(root, force=True).ran == ("s",)
     assert (root / "runs").read_text() == "x\nx\n"
 
 
@@ -355,7 +356,7 @@ def test_two_pipelines_in_one_checkout_are_refused(toy, tracker):
         checkout.only_one(root, pipeline=True),
         pytest.raises(UserError, match=rf"another pipeline \(process {os.getpid()}\) runs in"),
     ):
-        tracker.run(root)
+        pipeline.run(root)
 
 
 def test_a_checkout_stays_held_when_files_in_it_are_deleted(toy, tracker):
@@ -363,7 +364,7 @@ def test_a_checkout_stays_held_when_files_in_it_are_deleted(toy, tracker):
     with checkout.only_one(root):
         shutil.rmtree(root / ".dvc/tmp")
         with pytest.raises(UserError, match=r"another pipeline \(process unknown\) runs in"):
-            tracker.run(root)
+            pipeline.run(root)
     with checkout.only_one(root):
         pass
 
@@ -389,7 +390,7 @@ def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
     root = one(toy, "echo x > out.txt")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     with pytest.raises(UserError, match="no Prefect server answers at http"):
-        tracker.run(root)
+        pipeline.run(root)
 
 
 # Both are up before their numbers are told: an interrupt during the start of an interpreter may get lost in it.
@@ -452,18 +453,10 @@ def test_a_killed_flow_leaves_no_orphan_and_its_run_is_closed_by_the_next(toy, t
     assert (root / "saved").exists()
 
     (root / "code.py").write_text("import sys; open('a.txt', 'w'); open('b.txt', 'w')")
-    wait_for(lambda: _free(root))
-    assert tracker.run(root).ok
+    wait_for(lambda: not checkout.at_work(root))
+    assert pipeline.run(root).ok
     dead = [run for run in _flow_runs() if run.state.type == "CRASHED" and str(flow.pid) in run.state.message]
     assert len(dead) == 1
-
-
-def _free(root: Path) -> bool:
-    try:
-        with checkout.only_one(root):
-            return True
-    except UserError:
-        return False
 
 
 @pytest.mark.slow
@@ -486,5 +479,5 @@ def test_all_problems_of_the_parameters_are_told_before_any_stage_runs(toy, trac
     (root / "tasks").mkdir()
     (root / "tasks/check.py").write_text(check)
     with pytest.raises(UserError, match=r"^a\.b: 1\nerror: c: 2$"):
-        tracker.run(root)
+        pipeline.run(root)
     assert not (root / "out.txt").exists()

@@ -13,10 +13,9 @@ import pytest
 from toys import alive, pids, wait_for
 
 from flows import placement
-from flows.failures import StageError
 from flows.machine import Grant
 from flows.outcome import UserError
-from flows.process import StageProcesses
+from flows.process import StageError, StageProcesses
 from flows.stages import Stage
 from plm_core.files import atomic_text
 

@@ -1,19 +1,24 @@
-"""`plm doctor` and `plm gc` with a real Prefect server: schedules that do not run, old flow runs, the last step."""
+"""What is asked of a real Prefect server: schedules that do not run, old flow runs, the last step, and which runs are
+dead: those whose process is gone, whatever the clock says and wherever they ran."""
 
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
+import psutil
 import pytest
 from registries import PARAMS, project, register
-from toys import free_port, start_server, wait_for
+from toys import free_port, pids, start_server, wait_for
 
-from flows import doctor, flow, liveness, prefects, registry, server
+from flows import checkout, doctor, flow, prefects, registry, server
 from flows.health import finding
 from flows.health.schedule import old_runs, schedule
 from flows.outcome import UserError
@@ -125,7 +130,7 @@ def test_flow_runs_of_this_checkout_that_ended_long_ago_are_deleted_and_no_other
     others = ended(client, tmp_path / "other", 8)
     elsewhere = ended(client, tmp_path, 8)  # on another machine
     client.update_flow_run_labels(elsewhere, {"plm.checkout": "of another machine"})
-    client.update_flow_run_labels(old, {"plm.checkout": liveness.checkout_name(tmp_path)})
+    client.update_flow_run_labels(old, {"plm.checkout": prefects.checkout_name(tmp_path)})
     for waste in old_runs(tmp_path, RULES):
         assert waste.where.startswith("1 flow runs at ")
         waste.safe()
@@ -187,12 +192,10 @@ def test_a_password_that_is_missing_or_wrong_is_one_line(tmp_path, monkeypatch):
 
 
 def test_a_server_that_does_not_say_when_a_run_was_due_ends_no_night(tmp_path, monkeypatch, capsys):
-    from flows import due
-
-    monkeypatch.setattr(due, "deployment", SimpleNamespace(id="6b4a5d9c-0000-4000-8000-000000000000"))
-    monkeypatch.setattr(due, "flow_run", SimpleNamespace(scheduled_start_time=datetime.now(UTC)))
-    monkeypatch.setattr(due, "get_client", refusing)
-    assert due.of_this_run() is None
+    monkeypatch.setattr("prefect.runtime.deployment", SimpleNamespace(id="6b4a5d9c-0000-4000-8000-000000000000"))
+    monkeypatch.setattr("prefect.runtime.flow_run", SimpleNamespace(scheduled_start_time=datetime.now(UTC)))
+    monkeypatch.setattr("prefect.client.orchestration.get_client", refusing)
+    assert prefects.due_of_this_run() == {}
     assert capsys.readouterr().out == "warning: Prefect does not say when this run was due: no route to http://host\n"
 
 
@@ -200,3 +203,72 @@ def test_a_server_that_does_not_say_when_a_run_was_due_ends_no_night(tmp_path, m
 def refusing(**_):
     raise httpx.ConnectError("no route to http://me:T0psecret@host")
     yield
+
+
+SLEEPER = """
+import os, pathlib, sys, time
+pathlib.Path("out.txt").write_text("x")
+pathlib.Path("pids").write_text(str(os.getpid()))
+if pathlib.Path("sleep").exists():
+    time.sleep(600)
+"""
+SLEEPING = "stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n"
+RUN = "import sys; from pathlib import Path; from flows import pipeline; pipeline.run(Path(sys.argv[1]))"
+CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+CAN_UNSHARE = shutil.which("unshare") and not subprocess.run([*CONTAINER, "true"], capture_output=True).returncode
+
+
+@pytest.fixture
+def checkouts(toy):
+    """Three copies of one repository, all of them used before they were copied."""
+    root = toy(SLEEPING, code_py=SLEEPER)
+    prefects.checkout_name(root)
+    copies = [root.with_name(f"copy{number}") for number in range(3)]
+    for copy in copies:
+        shutil.copytree(root, copy)
+    return copies
+
+
+def start(root: Path, *inside: str) -> "subprocess.Popen[bytes]":
+    (root / "sleep").touch()
+    process = subprocess.Popen(
+        [*inside, sys.executable, "-c", RUN, str(root)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+    )
+    pids(root / "pids", 1)
+    return process
+
+
+def states(*roots: Path) -> list[str]:
+    """What the server says of the last run of each checkout."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)
+    return [next(run.state.type.value for run in runs if run.parameters.get("root") == str(root)) for root in roots]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CAN_UNSHARE, reason="namespaces cannot be made here")
+def test_a_run_that_lives_is_not_closed_whatever_the_clock_says_and_wherever_it_is(checkouts, on_server, monkeypatch):
+    here, inside, third = checkouts
+    first = start(here)
+    second = start(inside, *CONTAINER)
+    try:
+        # An hour later, by psutil's reckoning, when the clock has been set.
+        boot = psutil.boot_time()
+        monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot + 3600)
+        assert flow.plm(str(third), return_state=True).is_completed()
+        assert states(here, inside, third) == ["RUNNING", "RUNNING", "COMPLETED"]
+    finally:
+        for process in (first, second):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    (inside / "sleep").unlink()
+    wait_for(lambda: not checkout.at_work(inside))
+    assert flow.plm(str(inside), return_state=True).is_completed()
+    assert states(here, inside) == ["CRASHED", "COMPLETED"]

@@ -16,8 +16,7 @@ import pytest
 from toys import alive, pids, wait_for
 
 from flows import forkserver, room
-from flows.failures import CancelledError, StageError
-from flows.process import StageProcesses
+from flows.process import CancelledError, StageError, StageProcesses
 from plm_core.shared import limits
 
 SLEEPER = """
@@ -64,6 +63,7 @@ if __name__ == "__main__":
     sys.exit("enough")
 """
 
+FORKED = ["/bin/sh", "-c", "python -m work"]
 Make = Callable[..., StageProcesses]
 
 
@@ -72,7 +72,7 @@ def command(request, monkeypatch) -> list[str]:
     """How a command is run: by a shell, as DVC does, and without one."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     if request.param == "forked":
-        return ["/bin/sh", "-c", "python -m work"]
+        return [*FORKED]
     return ["/bin/sh", "-c", f"{sys.executable} work.py"]
 
 
@@ -256,6 +256,8 @@ def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path, command):
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     flow = subprocess.Popen([sys.executable, "-c", DRIVER, str(root), *command], env=env)
     family = pids(root / "pids", 3)
+    family += [child.pid for child in psutil.Process(flow.pid).children() if "flows.forkserver" in child.cmdline()]
+    assert len(family) == 4
     flow.send_signal(signal.SIGKILL)
     flow.wait()
     wait_for(lambda: not any(alive(pid) for pid in family))
@@ -287,31 +289,27 @@ def test_a_forked_stage_is_what_a_started_one_is(tmp_path, make):
 def test_a_forked_stage_has_the_libraries_and_reads_the_project_anew(tmp_path, make):
     processes = make(one(tmp_path, "import sys\nprint('email.mime' in sys.modules, 1)"))
     lines: list[str] = []
-    processes.run("one", ["/bin/sh", "-c", "python -m work"], lines.append)
+    processes.run("one", FORKED, lines.append)
     one(tmp_path, "import sys\nprint('email.mime' in sys.modules, 'and changed')")
-    processes.run("one", ["/bin/sh", "-c", "python -m work"], lines.append)
-    assert lines == ["True 1", "True and changed"]
+    processes.run("one", FORKED, lines.append)
+    processes.run("one", FORKED, lines.append, may_fork=False)
+    assert lines == ["True 1", "True and changed", "False and changed"]
 
 
-@pytest.mark.parametrize("text", ["python -m work && echo more", "python -m work '$HOME'", "FOO=1 python -m work"])
-def test_a_command_that_needs_its_shell_gets_it(tmp_path, make, text):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("python -m work && echo more", ["False", "more"]),
+        ("python -m work '$HOME'", ["False"]),
+        ("FOO=1 python -m work", ["False"]),
+        ("echo begun; printf done", ["begun", "done"]),  # whose last line is not a whole one
+    ],
+)
+def test_a_command_that_needs_its_shell_gets_it(tmp_path, make, text, said):
     lines: list[str] = []
     root = one(tmp_path, "import sys\nprint('email.mime' in sys.modules)")
     make(root).run("one", ["/bin/sh", "-c", text], lines.append)
-    assert lines[0] == "False"
-
-
-def test_a_command_whose_last_line_is_not_a_whole_one_ends_as_any_other(tmp_path, make):
-    lines: list[str] = []
-    make(tmp_path).run("one", ["/bin/sh", "-c", "echo begun; printf done"], lines.append)
-    assert lines == ["begun", "done"]
-
-
-def test_a_stage_that_may_not_be_forked_is_started(tmp_path, make):
-    lines: list[str] = []
-    root = one(tmp_path, "import sys\nprint('email.mime' in sys.modules)")
-    make(root).run("one", ["/bin/sh", "-c", "python -m work"], lines.append, may_fork=False)
-    assert lines == ["False"]
+    assert lines == said
 
 
 def test_another_python_on_the_path_is_the_one_that_runs(tmp_path, make):
@@ -321,7 +319,7 @@ def test_another_python_on_the_path_is_the_one_that_runs(tmp_path, make):
     other.chmod(0o755)
     lines: list[str] = []
     path = f"{other.parent}{os.pathsep}{os.environ['PATH']}"
-    make(one(tmp_path, "")).run("one", ["/bin/sh", "-c", "python -m work"], lines.append, env={"PATH": path})
+    make(one(tmp_path, "")).run("one", FORKED, lines.append, env={"PATH": path})
     assert lines == ["another one"]
 
 
@@ -334,32 +332,5 @@ def test_when_the_process_that_forks_dies_its_stages_end_well_and_others_are_sta
         processes._forks._process.kill()
 
     for _ in range(2):
-        processes.run("one", ["/bin/sh", "-c", "python -m work"], kill)
+        processes.run("one", FORKED, kill)
     assert lines == ["begun", "ended"] * 2
-
-
-def test_a_checkout_that_was_deleted_is_named(tmp_path, make):
-    root = tmp_path / "checkout"
-    root.mkdir()
-    processes = make(root)
-    root.rmdir()
-    with pytest.raises(StageError, match=r"No such file or directory: .*checkout"):
-        processes.run("one", ["/bin/sh", "-c", "python -m work"], lambda _: None)
-
-
-def test_the_process_that_forks_ends_with_the_flow(tmp_path, command):
-    flow = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            DRIVER,
-            str(one(tmp_path, "import os, time\nopen('pids', 'w').write(f'{os.getppid()}')\ntime.sleep(600)")),
-            *command,
-        ],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-    pids(tmp_path / "pids", 1)
-    servers = [child for child in psutil.Process(flow.pid).children() if "flows.forkserver" in child.cmdline()]
-    flow.kill()
-    flow.wait()
-    wait_for(lambda: servers and not any(alive(server.pid) for server in servers))

@@ -74,6 +74,6 @@ def test_a_stage_is_compared_with_its_last_run(toy):
     assert Graph(root).size("s") == 0
     subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=root, check=True)
     assert Graph(root).size("s") == 70000
-    assert timing.peaks(root) == {}
+    assert timing.took(root) == {}
     timing.remember(root, [Outcome("s", "ran", Spent(0.0, 1.0, 1.0, 1 << 30))])
-    assert timing.peaks(root) == {"s": 1 << 30}
+    assert timing.took(root) == {"s": (1.0, 1 << 30)}

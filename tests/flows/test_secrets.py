@@ -1,14 +1,11 @@
 """The addresses of messages appear in no output of any kind, whatever a stage prints."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ears import told, webhook
+from toys import plm
 
-REPOSITORY = Path(__file__).parents[2]
 SECRET = "T0psecretPath"
 
 PARAMS = """
@@ -30,12 +27,6 @@ except UserError as error:
 """
 
 
-def plm(root: Path, env: dict[str, str], *words: str) -> subprocess.CompletedProcess:
-    program = "import sys; from flows.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", program, *words]
-    return subprocess.run(command, cwd=root, env={**os.environ, **env}, capture_output=True, text=True, check=False)
-
-
 def holding(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
 
@@ -48,8 +39,8 @@ def test_a_planted_address_is_in_no_output(toy, on_server, hook, prefect_home):
         code_py=LEAKS,
     )
     addresses = f"{webhook(hook, SECRET)} {webhook(hook, f'broken/{SECRET}')} nonsense://{SECRET}"
-    env = {"WHERE_TO": addresses, "PLM_TRACKING": "on", "PYTHONPATH": str(REPOSITORY), "PREFECT_LOGGING_LEVEL": "DEBUG"}
-    done = [plm(root, env, *words) for words in (("run",), ("status", "--json"), ("nights",), ("nights", "--test"))]
+    env = {"WHERE_TO": addresses, "PLM_TRACKING": "on", "PREFECT_LOGGING_LEVEL": "DEBUG"}
+    done = [plm(root, *words, **env) for words in (("run",), ("status", "--json"), ("nights",), ("nights", "--test"))]
     assert [each.returncode for each in done] == [1, 0, 1, 2], [each.stderr for each in done]
     assert "the failure message may not have been delivered: WHERE_TO: address 2 did not accept it" in done[0].stderr
     assert ("failure", "The run failed. s: WHERE_TO is ''") in told(hook)

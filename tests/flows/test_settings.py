@@ -27,9 +27,3 @@ def test_a_promotion_without_a_name_is_refused(tmp_path, section, said):
     (tmp_path / "params.yaml").write_text(TRACKING + section)
     with pytest.raises(UserError, match=f"^{said}"):
         settings.read(tmp_path)
-
-
-def test_the_strict_reader_of_the_stages_reads_them(tmp_path):
-    (tmp_path / "params.yaml").write_text(TRACKING + TRACKING)
-    with pytest.raises(UserError, match=r"^params\.yaml:1: tracking appears twice in its section"):
-        settings.read(tmp_path)

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -38,6 +38,12 @@ def pids(path: Path, count: int) -> list[int]:
     """The process ids in a file, once it has this many."""
     wait_for(lambda: path.exists() and len(path.read_text().split()) >= count)
     return [int(word) for word in path.read_text().split()]
+
+
+def plm(root: Path, *words: str, before: Sequence[str] = (), **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run the `plm` command in a folder, possibly behind another command."""
+    command = [*before, sys.executable, "-m", "flows.cli", *words]
+    return subprocess.run(command, cwd=root, env=os.environ | env, capture_output=True, text=True, check=False)
 
 
 def free_port() -> int:

@@ -121,9 +121,11 @@ class Project:
             return finish(self.start(*command, **env), code)
         running = Running()
         with running.lines, tempfile.TemporaryFile("w+") as err:
+            request = {"module": command, "folder": str(self.root), "env": self._environment(env)}
             descriptors = (running.stdin, running.stdout, err.fileno())
-            begun = forks().start(command, self.root, self._environment(env), 0o022, 60, descriptors)
-            running.started()
+            begun = forks().start(request | {"umask": 0o022, "grace_s": 60}, descriptors)
+            for descriptor in descriptors[:2]:
+                os.close(descriptor)
             assert begun, "the fork server has died"
             lines, _, ended = running.lines.read().rpartition(supervisor.ENDED)
             running.end()

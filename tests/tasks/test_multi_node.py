@@ -13,9 +13,8 @@ from projects import finish
 from safetensors.torch import load_file
 
 from flows import placement
-from flows.failures import StageError
 from flows.placement import Cluster
-from flows.process import StageProcesses
+from flows.process import StageError, StageProcesses
 from flows.stages import Stage
 from plm_core.shared.statuses import USER_ERROR
 from tasks.runtime.launch import nodes_wanted

@@ -235,18 +235,6 @@ def test_an_edit_while_a_training_runs_ends_it_with_an_error(small):
 
 
 @pytest.mark.slow
-def test_an_edit_of_what_the_training_does_not_depend_on_disturbs_nobody(built, small):
-    small.change(pretrain__gpt__training__steps=100)
-    process = small.start("tasks.pretrain", "gpt")
-    small.snapshot(process)
-    small.change(evaluate__stride=7, finetune__dropout=0.5)
-    path = small.root / "tasks/report.py"
-    path.write_text(path.read_text() + "\n# edited\n")
-    finish(process)
-    assert len(rows(small, "artifacts/curves/gpt.csv")) == 50
-
-
-@pytest.mark.slow
 def test_an_edit_while_dvc_runs_the_stage_never_ends_as_up_to_date(small):
     """DVC hashes the sources when the command has ended: the new file would be recorded as what made the old output."""
     small.change(**LONG)

@@ -14,8 +14,7 @@ from mlflows import client_of, leftovers, publishers_of, runs_of, sent, stage, s
 
 from plm_core.shared.journal import origin
 from tasks.tracking.client import one_line
-from tasks.tracking.run import datasets
-from tasks.tracking.store import page_of
+from tasks.tracking.run import datasets, page_of
 
 DIGEST = "d" * 64
 
@@ -70,6 +69,20 @@ def test_a_run_shows_all_that_the_stage_did(folder):
     assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
     page = f"http://127.0.0.1:5000/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
     assert (folder / "artifacts/meters/runs/pretrain-gpt.txt").read_text() == f"{page}\n"
+
+
+def test_stages_that_follow_each_other_have_one_publisher_which_ends_after_the_last(folder):
+    body = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)\n"
+    assert stage(folder, body.format("first")).stderr == ""
+    sent(folder)
+    (publisher,) = publishers_of(folder)
+    second = start(folder, body.format("second") + "    while not Path('go').exists():\n        time.sleep(0.1)\n")
+    wait_until(lambda: status_of(client_of(folder)).get("second") == "RUNNING")
+    (folder / "go").touch()
+    assert second.communicate()[1] == stage(folder, body.format("third")).stderr == ""
+    sent(folder)
+    assert [process.pid for process in publishers_of(folder)] == [publisher.pid]
+    assert status_of(client_of(folder)) == dict.fromkeys(("first", "second", "third"), "FINISHED")
     wait_until(lambda: not publishers_of(folder))
 
 
@@ -101,16 +114,6 @@ def test_the_status_is_how_the_stage_ended(folder):
     )
     assert {run.info.run_name: run.info.status for run in runs_of(client)} == {k: v[0] for k, v in ENDINGS.items()}
     assert all(run.data.metrics == {"x": 1.0} for run in runs_of(client))
-
-
-@pytest.mark.slow
-def test_three_stages_may_open_a_new_database_at_once(fresh):
-    body = "with tracked('x', {}, {}) as t:\n    t.log({'x': 1.0}, 0)"
-    for process in [start(fresh, body) for _ in range(3)]:
-        _, err = process.communicate()
-        assert (process.returncode, err) == (0, "")
-    sent(fresh)
-    assert [run.info.status for run in runs_of(client_of(fresh))] == ["FINISHED"] * 3
 
 
 def test_a_run_whose_stage_and_publisher_died_is_closed_by_the_next_one_and_one_that_goes_on_is_not(folder):
@@ -207,22 +210,6 @@ def test_a_password_in_the_address_is_neither_kept_nor_said(folder):
     assert page == "http://127.0.0.1:9/#/experiments/1/runs/2"
 
 
-@pytest.mark.slow
-def test_the_page_of_a_run_on_a_server_is_without_the_password(folder, server):
-    uri = server.address.replace("http://", f"http://bot:{SECRET}@")
-    process = start(folder, TRAINING, MLFLOW_TRACKING_URI=uri)
-    page = folder / "artifacts/meters/runs/pretrain-gpt.txt"
-    wait_until(page.exists)
-    assert SECRET not in kept(folder)
-    (folder / "go").touch()
-    _, err = process.communicate()
-    sent(folder)
-    (run,) = runs_of(mlflow.MlflowClient(server.address))
-    assert page.read_text() == f"{server.address}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}\n"
-    assert (err, run.info.status) == ("", "FINISHED")
-    assert SECRET not in kept(folder) + str(run.to_dictionary())
-
-
 def test_a_long_error_is_cut_and_its_password_is_not_cut_open():
     for length in range(250, 320):
         error = ValueError("x" * length + f" http://bot:{SECRET}@example.org:5000")
@@ -270,7 +257,7 @@ def test_an_experiment_opens_with_a_note_that_a_person_may_change_and_with_views
     params.write_text(yaml.safe_dump(wanted))
 
     def look():
-        program = "from tasks.tracking.store import connect; connect()"
+        program = "from tasks.tracking.run import connect; connect()"
         subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
         return client_of(folder).get_experiment_by_name("plm")
 

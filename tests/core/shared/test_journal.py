@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from plm_core.shared.journal import Journal, ending, held, messages, parsed
+from plm_core.shared.files import held
+from plm_core.shared.journal import Journal, ending, messages, parsed
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -99,7 +100,7 @@ def test_a_journal_is_written_as_long_as_its_process_lives_whatever_it_has_forke
 LOOK = """
 import sys
 from pathlib import Path
-from plm_core.shared.journal import held
+from plm_core.shared.files import held
 print("ready", flush=True)
 while True:
     for path in Path(sys.argv[1]).glob("*.jsonl"):

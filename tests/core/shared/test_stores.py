@@ -1,15 +1,11 @@
 """Where MLflow's stores are: what of an address may be said, and a SQLite store that was moved or copied."""
 
-import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import mlflow
 import pytest
-from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflows import use
 
 from plm_core.shared import stores
@@ -94,16 +90,6 @@ def test_every_place_in_mlflow_s_tables_is_known(filled):
     assert found == set(stores.PLACES)
 
 
-CREATE = """
-import sys
-from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-from plm_core.shared import stores
-
-with stores.alone(sys.argv[1], SqlAlchemyStore):
-    pass
-"""
-
-
 def test_a_store_has_its_name_once_it_is_whole(tmp_path):
     def half(uri, _):
         for ending in ("", "-journal"):
@@ -124,21 +110,6 @@ def test_a_store_has_its_name_once_it_is_whole(tmp_path):
         assert database.execute("select place from places").fetchall() == [(stores.artifacts_of(uri),)]
     database.close()
     assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
-
-
-@pytest.mark.slow
-def test_whoever_is_killed_while_tables_are_created_leaves_a_store_that_can_be_used(tmp_path):
-    new = tmp_path / "mlflow.db.new"
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    creating = subprocess.Popen([sys.executable, "-c", CREATE, uri], env=os.environ | {"PYTHONPATH": str(ROOT)})
-    while not (new.exists() and new.stat().st_size > 300_000):  # of 800,000
-        assert creating.poll() is None
-    creating.kill()
-    creating.wait()
-    assert not (tmp_path / "mlflow.db").exists()
-    with stores.alone(uri, SqlAlchemyStore):
-        assert mlflow.MlflowClient(uri).create_experiment("plm")
-    assert [path.name for path in tmp_path.glob("mlflow.db.new*")] == []
 
 
 def test_a_server_and_a_store_that_does_not_exist_yet_are_left_alone(tmp_path):

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from flows.outcome import UserError
-from flows.sweeps.space import Range, read
+from flows.settings import read_section
+from flows.sweeps.space import Range, Sweep
 
 GOOD = {
     "metric": "pretrain-gpt/valid_loss",
@@ -22,7 +23,7 @@ GOOD = {
 
 def sweep_of(root, **changes):
     (root / "params.yaml").write_text(yaml.safe_dump({"sweep": GOOD | changes}))
-    return read(root)
+    return read_section(root, Sweep, "sweep")
 
 
 def test_what_is_written_is_what_is_searched(tmp_path):
@@ -64,7 +65,7 @@ def test_what_cannot_be_searched_is_one_line(tmp_path, changes, message):
 def test_without_the_section_its_name_is_said(tmp_path):
     (tmp_path / "params.yaml").write_text("tracking: {}\n")
     with pytest.raises(UserError, match=r"sweep: no such section in .*params\.yaml; it has tracking"):
-        read(tmp_path)
+        read_section(tmp_path, Sweep, "sweep")
 
 
 def test_time_and_money_are_time(tmp_path, monkeypatch):

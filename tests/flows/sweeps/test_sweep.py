@@ -31,6 +31,9 @@ stages:
     metrics:
       - artifacts/metrics/train.json: {cache: false}
     meta: {retries: 0}
+  other: # needs what a trial needs, and is no part of one
+    cmd: exit 7
+    deps: [data.txt]
 """
 TRAIN = """
 import json, os, pathlib, time, yaml

@@ -7,7 +7,7 @@ import pytest
 from flows.outcome import UserError
 from flows.sweeps.space import Range, Sweep
 from flows.sweeps.study import WARM, Study
-from flows.sweeps.trials import PrunedError, Trials
+from flows.sweeps.sweep import PrunedError, Trials
 
 SWEEP = Sweep(metric="train/loss", direction="lower", space={"x": Range(0.0, 6.0)}, trials=9, minutes=60.0)
 

@@ -151,14 +151,6 @@ def test_a_sweep_that_is_removed_leaves_nothing_and_others_alone(root, made):
     assert [path.name for path in (root / "artifacts/sweeps").glob("*/")] == ["s-1"]
 
 
-def test_a_sweep_that_was_removed_half_way_can_be_removed(root, made):
-    made.freeze()
-    made.folder.mkdir(parents=True)
-    git(root, "update-ref", "-d", "refs/plm/sweeps/s")
-    made.remove()
-    assert not made.folder.exists()
-
-
 def test_trials_share_the_cache_and_have_the_settings_of_the_machine(root, made):
     (root / ".dvc/config.local").write_text("['remote \"secret\"']\n    password = 50%\n[cache]\n    dir = elsewhere\n")
     made.freeze()
