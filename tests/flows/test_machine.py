@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -166,11 +167,8 @@ def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other():
                 order.append("taken")
                 order.append("given back")
 
-    threads = [threading.Thread(target=work, args=(Machine(3, gpus),), daemon=True) for gpus in (names, names[::-1])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, [Machine(3, names), Machine(3, names[::-1])]))
     assert order == ["taken", "given back"] * 40
 
 
@@ -204,22 +202,12 @@ def test_a_pipeline_says_which_other_one_has_the_same_cores():
 @pytest.mark.parametrize("gpus", [(), (A,)])
 def test_waiting_ends_when_the_pipeline_is_cancelled(gpus):
     shared = Machine(1, gpus)
-    caught: list[type] = []
-
-    def work() -> None:
-        try:
-            with shared.acquire(GPU):
-                pass
-        except CancelledError as error:
-            caught.append(type(error))
-
-    with Machine(1, gpus).acquire(GPU) if gpus else shared.acquire(ONE):
-        thread = threading.Thread(target=work)
-        thread.start()
+    with ThreadPoolExecutor(1) as threads, Machine(1, gpus).acquire(GPU) if gpus else shared.acquire(ONE):
+        waiting = threads.submit(shared.acquire(GPU).__enter__)
         time.sleep(0.2)
         shared.interrupted.set()
-        thread.join()
-    assert caught == [CancelledError]
+        with pytest.raises(CancelledError):
+            waiting.result()
 
 
 def test_detection_listens_to_the_environment(monkeypatch):

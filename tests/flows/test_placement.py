@@ -1,11 +1,9 @@
 """Where stages run: here, or through a launcher, which is a command like any other."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -166,15 +164,10 @@ def test_a_launcher_that_ends_before_its_stage_is_tried_again(launched):
 def test_a_stage_ends_with_its_state_saved_when_the_launcher_s_input_closes(launched, tmp_path):
     code = "trap 'echo saved > state; exit 75' INT; echo $$ > pid; while true; do sleep 0.1; done"
 
-    def run():
-        with contextlib.suppress(StageError):
-            launched(code)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    (pid,) = pids(tmp_path / "pid", 1)
-    launched.processes.interrupt_all()
-    thread.join()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(launched, code)
+        (pid,) = pids(tmp_path / "pid", 1)
+        launched.processes.interrupt_all()
     wait_for(lambda: not alive(pid))
     assert (tmp_path / "state").read_text() == "saved\n"
 

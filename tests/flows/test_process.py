@@ -6,9 +6,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -171,7 +171,7 @@ def test_a_stage_has_the_umask_of_the_flow_whatever_a_library_sets_meanwhile(tmp
 )
 def test_a_failure_tells_the_commands_own_status_and_reason(tmp_path, make, command, code, status, transient, reason):
     with pytest.raises(StageError) as caught:
-        make(one(tmp_path, code)).run("one", command, lambda _: None)
+        make(one(tmp_path, code)).run("one", command, print)
     assert (caught.value.status, caught.value.transient) == (status, transient)
     assert reason in caught.value.reason
 
@@ -188,7 +188,7 @@ def test_a_stage_that_the_kernel_kills_for_memory_is_told_as_such_and_not_tried_
     monkeypatch.setattr(limits, "CGROUPS", tmp_path / "none")
     monkeypatch.setattr(room, "VMSTAT", counter)
     with pytest.raises(StageError) as caught:
-        processes.run("finetune@gpt", command, lambda _: None)
+        processes.run("finetune@gpt", command, print)
     assert not caught.value.transient
     assert re.match(r"out of memory, at \d+ MB; expected a smaller finetune.training.batch, ", caught.value.reason)
 
@@ -197,36 +197,28 @@ def test_a_signal_seen_by_a_shell_in_between_is_still_a_signal(tmp_path, command
     root = one(tmp_path, "import os; os.kill(os.getpid(), 9)")
     command[-1] += " || exit $?"
     with pytest.raises(StageError, match="killed by SIGKILL") as caught:
-        StageProcesses(root).run("one", command, lambda _: None)
+        StageProcesses(root).run("one", command, print)
     assert caught.value.transient
 
 
 def test_interrupting_lets_the_stage_save_and_ends_every_descendant(tmp_path, make, command):
     root = one(tmp_path, SLEEPER)
     processes = make(root, grace_s=20)
-    failures: list[StageError] = []
-    thread = threading.Thread(target=_collect, args=(processes, command, failures))
-    thread.start()
-    family = pids(root / "pids", 3)
-    started = time.monotonic()
-    processes.interrupt_all()
-    assert time.monotonic() - started < 15
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        stage = pool.submit(processes.run, "one", command, print)
+        family = pids(root / "pids", 3)
+        started = time.monotonic()
+        processes.interrupt_all()
+        assert time.monotonic() - started < 15
     assert (root / "saved").read_text() == "state"
     assert not any(alive(pid) for pid in family)
-    (failure,) = failures
-    assert failure.status in (75, -signal.SIGINT)  # the command's own, or that of a shell waiting for it
-    assert failure.transient
-    assert "state saved" in failure.tail
+    with pytest.raises(StageError) as caught:
+        stage.result()
+    assert caught.value.status in (75, -signal.SIGINT)  # the command's own, or that of a shell waiting for it
+    assert caught.value.transient
+    assert "state saved" in caught.value.tail
     with pytest.raises(CancelledError):
-        processes.run("one", command, lambda _: None)
-
-
-def _collect(processes: StageProcesses, command: list[str], failures: list[StageError]) -> None:
-    try:
-        processes.run("one", command, lambda _: None)
-    except StageError as failure:
-        failures.append(failure)
+        processes.run("one", command, print)
 
 
 def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path, make, command):
@@ -234,18 +226,17 @@ def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path, make, c
     code += "open('pids', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     root = one(tmp_path, code)
     processes = make(root, grace_s=0.5)
-    thread = threading.Thread(target=_collect, args=(processes, command, []))
-    thread.start()
-    (pid,) = pids(root / "pids", 1)
-    processes.interrupt_all()
-    assert not alive(pid)
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(processes.run, "one", command, print)
+        (pid,) = pids(root / "pids", 1)
+        processes.interrupt_all()
+        assert not alive(pid)
 
 
 def test_a_stage_that_takes_too_long_is_ended_with_time_to_save(tmp_path, make, command):
     root = one(tmp_path, SLEEPER)
     with pytest.raises(StageError, match=r"^one: stopped after 0.05 minutes \(meta.minutes in dvc.yaml\): ") as caught:
-        make(root, grace_s=20).run("one", command, lambda _: None, minutes=0.05)
+        make(root, grace_s=20).run("one", command, print, minutes=0.05)
     assert (root / "saved").read_text() == "state"
     assert caught.value.transient
     assert not any(alive(pid) for pid in pids(root / "pids", 3))
@@ -267,7 +258,7 @@ def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path, command):
 def test_a_killed_supervisor_is_worth_another_try(tmp_path, make, command):
     root = one(tmp_path, "import os, time\nos.kill(os.getsid(0), 9)\ntime.sleep(1)\n")
     with pytest.raises(StageError) as caught:
-        make(root).run("one", command, lambda _: None)
+        make(root).run("one", command, print)
     assert caught.value.transient
 
 
