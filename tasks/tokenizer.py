@@ -7,7 +7,7 @@ from plm_core.config import UserError
 from plm_core.corpus.document import Texts, some_of
 from plm_core.files import atomic_folder
 from plm_core.shared import paths
-from plm_core.text.tokenizer import GivenTokenizer, Tokenizer, TokenizerConfig
+from plm_core.text.tokenizer import TokenizerConfig
 from plm_core.text.tokenizers import open_tokenizer, read_tokenizer, train_tokenizer
 from plm_core.text.vocabulary import measure, sample, split, telling_words
 from tasks.runtime.stage import main, stage
@@ -23,8 +23,12 @@ def tokenizer() -> None:
         pieces, share = some_of(corpus, config.learned_bytes)
         texts = Texts(pieces)
         if config.given:
-            made = read_given(config.given)
+            made = open_tokenizer(Path(config.given.file))
             share = 0.0
+            if made.sha256 != config.given.sha256:
+                raise UserError(
+                    f"tokenizer.given.sha256: {config.given.file} is {made.sha256}; expected {config.given.sha256}"
+                )
         else:
             made = read_tokenizer(paths.TOKENIZER, train_tokenizer(texts, config))
         with atomic_folder(paths.TOKENIZER) as folder:
@@ -38,18 +42,6 @@ def tokenizer() -> None:
         print(f"{kind}, {made.vocab_size} pieces, {compression:.2f} bytes per token on held-out text{learned}")
         for word in telling_words(unseen):
             print(f"  {word}: {split(made, word)}")
-
-
-def read_given(given: GivenTokenizer) -> Tokenizer:
-    """A tokenizer that is given, not trained.
-
-    Raises:
-        UserError: it is not a usable tokenizer, or not the file that ``sha256`` names.
-    """
-    tokenizer = open_tokenizer(Path(given.file))
-    if tokenizer.sha256 != given.sha256:
-        raise UserError(f"tokenizer.given.sha256: {given.file} is {tokenizer.sha256}; expected {given.sha256}")
-    return tokenizer
 
 
 if __name__ == "__main__":

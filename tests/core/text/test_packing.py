@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from plm_core.config import UserError
 from plm_core.text.packing import Packed, best_fit
-from plm_core.text.samplers import items_at
 from plm_core.text.special import EOS, PAD
 from plm_core.text.store import TokenStore, write_tokens
 
@@ -101,23 +100,6 @@ def test_every_token_of_every_document_is_in_exactly_one_row(lengths, length, ma
     assert pieces.first.tolist() == np.isin(pieces.start, offsets).tolist()
     assert packed.cut == pytest.approx(np.mean(sizes > most))
     assert packed.utilisation == pytest.approx(1 - padding.mean())
-
-
-@settings(max_examples=30)
-@given(seed=st.integers(0, 2**63 - 1), ranks=st.integers(1, 5), each=st.integers(1, 5), epochs=st.integers(1, 3))
-def test_an_epoch_visits_every_row_once_and_ranks_read_their_slices_of_it(store, seed, ranks, each, epochs):
-    packed, batch = Packed(store, 29), ranks * each
-    steps = -(-epochs * len(packed) // batch)
-    read = np.concatenate([items_at(seed, step, batch, len(packed)) for step in reversed(range(steps))][::-1])
-    for epoch in range(epochs):
-        assert sorted(read[epoch * len(packed) : (epoch + 1) * len(packed)]) == list(range(len(packed)))
-    step = steps // 2
-    whole = packed.laid_out(packed.pieces(items_at(seed, step, batch, len(packed))), batch)
-    for rank in range(ranks):
-        items = items_at(seed, step * ranks + rank, each, len(packed))
-        part = packed.laid_out(packed.pieces(items), each)
-        for mine, all_rows in zip(part, whole, strict=True):
-            assert np.array_equal(mine, all_rows[rank * each : (rank + 1) * each])
 
 
 def test_the_rows_are_those_of_the_stream_whatever_its_shards(tmp_path):

@@ -28,11 +28,6 @@ def test_the_numbers_are_those_of_counting(tokenizers, documents, kind):
     assert 0 < found.unused_share < found.rare_share < 1
 
 
-def test_text_without_a_token_is_measured_too(tokenizers):
-    found = measure(tokenizers["wordpiece"], [], [" \n"])
-    assert (found.fertility, found.unknown_rate, found.rare_share, found.unused_share) == (1.0, 0.0, 1.0, 1.0)
-
-
 def test_a_sample_is_all_or_spans_the_whole():
     texts = [f"{i:05d}" for i in range(37)]
     assert sample(texts, 37 * 5) == texts
