@@ -13,7 +13,7 @@ from plm_core.objectives import OBJECTIVES, build_objective
 from plm_core.sections.models import MODELS
 from plm_core.text.special import CLS, EOS, PAD, SEP
 from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
+from plm_core.training.config import AnomalyConfig, LoopConfig
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
@@ -189,6 +189,28 @@ def test_memory_is_used_cut_from_the_gradient_and_forgotten_where_a_row_begins(s
     assert with_memory != pytest.approx(without, rel=1e-6)
     batch.begins[:] = True
     assert float(objective.loss(model, batch, carry).nll) == pytest.approx(without, rel=1e-12)
+
+
+def test_memory_begins_anew_after_a_step_that_was_left_out(store, device, tmp_path):
+    model, objective = make("transformer_xl")
+    batches, fresh = objective.batches(store, model.config, 4), []
+
+    def loss(model, batch, carry):
+        found = objective.loss(model, batch, carry)
+        if batch.inputs.is_cpu:  # and not only counted
+            fresh.append(carry is None)
+        return replace(found, nll=found.nll * math.nan) if len(fresh) == 3 else found
+
+    config = LoopConfig(
+        seed=1, steps=5, batch=4, optimizer=OptimizerConfig(1e-3, 1), anomalies=AnomalyConfig("skip"), report_every=5
+    )
+    with pytest.warns(UserWarning, match="at step 3 .* its update is left out"):
+        list(
+            train(
+                model, loss, lambda s: batches.at(7, s), lambda _: Validation(1.0), config, device, Snapshots(tmp_path)
+            )
+        )
+    assert fresh == [True, False, False, True, False]
 
 
 def test_an_objective_is_built_from_its_section():

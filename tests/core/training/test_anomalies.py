@@ -135,7 +135,7 @@ def test_weights_that_no_report_has_looked_at_are_not_saved_when_they_are_broken
     assert not list((tmp_path / "snapshots").glob("step-*"))
 
 
-def test_a_rollback_when_the_time_is_over_still_ends_with_a_validated_step(start, monkeypatch):
+def test_a_rollback_when_the_time_is_over_still_ends_with_a_validated_step(start, monkeypatch, in_turn):
     now = [0.0]
     monkeypatch.setattr("plm_core.training.schedule.perf_counter", lambda: now[0])
 
