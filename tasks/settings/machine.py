@@ -1,4 +1,4 @@
-"""Limits of the machine, from the environment: facts about the machine are not parameters. Read by tasks."""
+"""Limits of the machine, from the environment: facts about the machine are not parameters."""
 
 import math
 import os
