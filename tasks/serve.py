@@ -9,16 +9,12 @@ last year is served by last year's code.
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
-
-if TYPE_CHECKING:
-    from plm_core.evaluation.likelihood.base import Text
-
 
 MAX_NEW_TOKENS = 1024
 MAX_TEXTS = 64
@@ -72,9 +68,11 @@ class CheckpointModel(PythonModel):
             MlflowException: there are too many texts, one is empty or too long, or a parameter is out of its range;
                 the server answers 400.
         """
-        from plm_core.evaluation.likelihood.base import tokenized
+        from plm_core.evaluation.likelihood import named, scorer_of
+        from plm_core.evaluation.likelihood.base import tokenized, total
         from plm_core.generation import SamplingConfig, generate
         from plm_core.objectives import OBJECTIVES
+        from plm_core.sections.evaluation import LikelihoodConfig
 
         try:
             sampling = SamplingConfig(**(params or {}))
@@ -95,26 +93,18 @@ class CheckpointModel(PythonModel):
         read = [tokenized(text, self.loaded.tokenizer) for text in texts]
         if not all(text.ids for text in read):
             raise MlflowException.invalid_parameter_value("text: found no tokens; expected text")
-        silent = OBJECTIVES[self.loaded.config.objective].decoder is None
+        objective = OBJECTIVES[self.loaded.config.objective]
+        silent = objective.decoder is None
+        config = LikelihoodConfig(stride=max(1, self.loaded.model.config.context // 2))
+        scores = scorer_of(objective.likelihood)(self.loaded.model, read, config, self.device)
         return pd.DataFrame(
             {
                 "text": texts,
                 "continuation": ["" if silent else generate(self.loaded, text, sampling) for text in texts],
-                **self._likelihoods(read),
+                "likelihood": [total([score]).bits_per_byte for score in scores],
+                "quantity": named(objective.likelihood.name, self.loaded.tokenizer),
             }
         )
-
-    def _likelihoods(self, texts: "list[Text]") -> dict[str, list[float] | str]:
-        from plm_core.evaluation.likelihood import named, scorer_of
-        from plm_core.evaluation.likelihood.base import total
-        from plm_core.objectives import OBJECTIVES
-        from plm_core.sections.evaluation import LikelihoodConfig
-
-        likelihood = OBJECTIVES[self.loaded.config.objective].likelihood
-        config = LikelihoodConfig(stride=max(1, self.loaded.model.config.context // 2))
-        scores = scorer_of(likelihood)(self.loaded.model, texts, config, self.device)
-        quantity = named(likelihood.name, self.loaded.tokenizer)
-        return {"likelihood": [total([score]).bits_per_byte for score in scores], "quantity": quantity}
 
 
 set_model(CheckpointModel())

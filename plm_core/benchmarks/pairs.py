@@ -1,6 +1,6 @@
 """Minimal pairs: two texts that differ in one thing; to a good language model the right one is more likely.
 
-Written by the stage pairs, read by minimal-pairs and text-baseline. Linzen, Dupoux and Goldberg 2016, "Assessing the
+Linzen, Dupoux and Goldberg 2016, "Assessing the
 Ability of LSTMs to Learn Syntax-Sensitive Dependencies"; Warstadt et al. 2020, "BLiMP: The Benchmark of Linguistic
 Minimal Pairs for English". A paradigm is a set of pairs that test the same thing.
 

@@ -1,6 +1,6 @@
 """Tasks as prompts for a model that was not fine-tuned, with the words for each class; and the shots that precede them.
 
-Used by the stage fewshot and the report. A task is a row. The wordings are this project's own, in the manner of Brown
+A task is a row. The wordings are this project's own, in the manner of Brown
 et al. 2020, appendix G: scores with different wordings are not comparable.
 """
 

@@ -6,10 +6,9 @@ same examples.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -153,7 +152,9 @@ def read_published(task: GlueTask, published: Published, source: Path) -> Read:
         if pin is None:
             rows = reader.open(_file(part, published, source), published.header)
         else:
-            rows = _hub_rows(pin, task, part, source)
+            place = f"{source}: {pin.dataset} {task.name} {part.hub}"
+            on_hub = enumerate(hub_rows(pin, task.name, part.hub, source, named=True), start=1)
+            rows = ((f"{place}:{number}", row) for number, row in on_hub)
         examples = list(reader.read(rows, part.file, part.subset))
         splits.setdefault(part.file if part.file in ("train", "valid") else "test", []).extend(examples)
         # The rows that the part has and should have; a row with an empty text counts.
@@ -182,12 +183,6 @@ def _file(part: Part, published: Published, folder: Path) -> Path:
     raise UserError(
         f"{files[0]}{also}: missing; expected the official layout, the files of its folder {published.folder}"
     )
-
-
-def _hub_rows(pin: HubPin, task: GlueTask, part: Part, manifest: Path) -> Iterator[tuple[str, Any]]:
-    place = f"{manifest}: {pin.dataset} {task.name} {part.hub}"
-    for number, row in enumerate(hub_rows(pin, task.name, part.hub, manifest, named=True), start=1):
-        yield f"{place}:{number}", row
 
 
 def hold_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:

@@ -1,8 +1,7 @@
 """Examples as the rows that a model reads: a sequence, one for each order or choice, or windows of a long text.
 
-Used by the finetune stage. A text that does not fit in the context is read in parts, a sentence whose words are tagged
-and a text that contains an answer in overlapping windows. Only pairs, choices and questions are cut if they do not fit,
-and ``Rows.cut`` counts them.
+A text that does not fit in the context is read in parts, a sentence whose words are tagged and a text that contains an
+answer in overlapping windows. Only pairs, choices and questions are cut, and ``Rows.cut`` counts them.
 """
 
 from bisect import bisect_left, bisect_right

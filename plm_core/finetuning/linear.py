@@ -1,4 +1,4 @@
-"""The baselines for tasks without a language model: linear models on words. Used by the stage baseline.
+"""The baselines for tasks without a language model: linear models on words.
 
 A function for each kind of task, which ``Kind.linear`` names, from the task and its training, validation and test
 examples to the answers to the test examples as in ``results.answered``, and the probability of each (NaN for a number).
@@ -114,7 +114,12 @@ def tags(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> An
     """Tag each word by itself, from the word, its neighbours, their shapes, its beginning and its end."""
 
     def features(examples: Examples) -> Iterator[dict[str, float]]:
-        return (_of_word(e.words, i) for e in examples for i in range(len(e.words)))
+        for words, place in ((e.words, place) for e in examples for place in range(len(e.words))):
+            found = [f"^{words[place][:3]}", f"{words[place][-3:]}$"]
+            for step in range(-BESIDE, BESIDE + 1):
+                word = words[place + step] if 0 <= place + step < len(words) else ""
+                found += [f"{step}={word.lower()}", f"{step}~{_shape(word)}"]
+            yield dict.fromkeys(found, 1.0)
 
     labels = list(chain.from_iterable(e.tags for e in train))
     if len(set(labels)) < 2:
@@ -241,15 +246,6 @@ class _Text:
             "asked to the left": len(self.asked.intersection(left)) / NEAR,
             "asked to the right": len(self.asked.intersection(right)) / NEAR,
         }
-
-
-def _of_word(words: Sequence[str], place: int) -> dict[str, float]:
-    """The features of a word of a sentence."""
-    found = [f"^{words[place][:3]}", f"{words[place][-3:]}$"]
-    for step in range(-BESIDE, BESIDE + 1):
-        word = words[place + step] if 0 <= place + step < len(words) else ""
-        found += [f"{step}={word.lower()}", f"{step}~{_shape(word)}"]
-    return dict.fromkeys(found, 1.0)
 
 
 def _shape(word: str) -> str:

@@ -1,6 +1,6 @@
 """LoRA: a pretrained model is frozen, and small products added to its matrices are trained (Hu et al. 2021).
 
-Used by the finetune stage. Shapes: O outputs, I inputs of a linear layer, r the rank.
+Shapes: O outputs, I inputs of a linear layer, r the rank.
 """
 
 import math

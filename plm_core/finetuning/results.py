@@ -1,7 +1,4 @@
-"""The results of a fine-tuned model, or of the linear baseline: the answers to examples, their evidence and figures.
-
-Used by the stages finetune and baseline.
-"""
+"""The results of a fine-tuned model, or of the linear baseline: the answers to examples, their evidence and figures."""
 
 import math
 from collections.abc import Iterator, Sequence

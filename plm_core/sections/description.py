@@ -1,4 +1,4 @@
-"""The description of a checkpoint, read without torch. Used by the checkpoint and by the parameter check."""
+"""The description of a checkpoint, read without torch."""
 
 from dataclasses import field
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""The sections ``model`` of the architectures: sizes, and the published ones by name. Read without torch.
-
-Used by the model files and by the parameter check before anything runs.
-"""
+"""The sections ``model`` of the architectures: sizes, and the published ones by name. Read without torch."""
 
 from dataclasses import dataclass
 from pkgutil import resolve_name

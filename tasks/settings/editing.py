@@ -1,6 +1,6 @@
 """Changes parameters in the text of their file; everything else in it, including comments, stays.
 
-Used by the commands that write parameters.
+ruamel.yaml, which keeps comments too, moves those behind anchors and ``null``.
 """
 
 import re

@@ -1,8 +1,9 @@
-"""Limits of the machine, from the environment: facts about the machine are not parameters. Read by tasks."""
+"""Limits of the machine, from the environment: facts about the machine are not parameters."""
 
 import math
 import os
 import sys
+from collections.abc import Callable
 
 from plm_core.config import UserError
 from plm_core.shared import limits
@@ -25,14 +26,9 @@ def budget() -> float | None:
     Raises:
         UserError: it is not a number above 0, or there is no price.
     """
-    value = os.environ.get("PLM_BUDGET")
-    if value is None:
-        return None
-    found = _number(value)
-    if not 0 < found < math.inf:
-        raise UserError(f"PLM_BUDGET: found {value!r}; expected a number above 0, such as 50")
-    if not price():
-        raise UserError(f"PLM_BUDGET: {value}, but the price of an hour is not set; expected PLM_PRICE_PER_HOUR too")
+    found = _amount("PLM_BUDGET", lambda number: number > 0, "a number above 0, such as 50")
+    if found is not None and not price():
+        raise UserError(f"PLM_BUDGET: {found:g}, but the price of an hour is not set; expected PLM_PRICE_PER_HOUR too")
     return found
 
 
@@ -42,17 +38,16 @@ def price() -> float | None:
     Raises:
         UserError: it is not a number from 0 upwards.
     """
-    value = os.environ.get("PLM_PRICE_PER_HOUR")
-    if value is None:
+    return _amount("PLM_PRICE_PER_HOUR", lambda number: number >= 0, "a number from 0 upwards, such as 2.49")
+
+
+def _amount(name: str, valid: Callable[[float], bool], expected: str) -> float | None:
+    if (value := os.environ.get(name)) is None:
         return None
-    found = _number(value)
-    if not 0 <= found < math.inf:
-        raise UserError(f"PLM_PRICE_PER_HOUR: found {value!r}; expected a number from 0 upwards, such as 2.49")
-    return found
-
-
-def _number(text: str) -> float:
     try:
-        return float(text)
+        number = float(value)
     except ValueError:
-        return math.nan
+        number = math.nan
+    if not math.isfinite(number) or not valid(number):
+        raise UserError(f"{name}: found {value!r}; expected {expected}")
+    return number

@@ -1,4 +1,4 @@
-"""A section of `params.yaml` becomes a frozen configuration. Used by every task."""
+"""A section of `params.yaml` becomes a frozen configuration."""
 
 import contextlib
 import re

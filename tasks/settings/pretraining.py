@@ -1,4 +1,4 @@
-"""A section of ``pretrain``, and its checks that need neither data nor torch. Used by the stage and by check."""
+"""A section of ``pretrain``, and its checks that need neither data nor torch."""
 
 from pathlib import Path
 from typing import Any
