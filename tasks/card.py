@@ -29,11 +29,8 @@ SECTIONS = ["sources", "clean", "deduplicate", "split", "decontaminate", "mixtur
 FILES = [paths.CLEAN, paths.CORPUS, paths.REMOVED, paths.CONTAMINATION]
 METRICS = [paths.METRICS / "clean.json", paths.METRICS / "deduplicate.json"]
 CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-"""The hub's size categories, up to a million documents."""
 WORST = 5
-"""How many contaminated examples are shown."""
 COMMON = 12
-"""How many languages the chart shows."""
 
 
 def card() -> None:

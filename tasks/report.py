@@ -19,7 +19,6 @@ from tasks.settings import params
 
 FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds"]
 SIMPLE = {"unigram": "token frequencies", "ngram": "5-gram", "ppmd": "PPMd"}
-"""What the measurements of the stage text-baseline are called."""
 SECTIONS = ["models", "pretrain", "evaluate", *FINETUNED, "fewshot", "pairs", "promotion"]
 
 

@@ -26,7 +26,6 @@ FAMILIES = {
 _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray
 SIGNED = {"matthews", "pearson", "spearman"}
-"""The scores that may be below 0."""
 CONSTANT = 1e-12
 """Below this, the variance of values that span 1 is rounding."""
 
@@ -109,7 +108,6 @@ class Answers(Examples):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The lowest and the highest possible score."""
         return -1.0 if {name for name, _ in parts_of(self.score)} & SIGNED else 0.0, 1.0
 
     @cached_property
@@ -118,7 +116,6 @@ class Answers(Examples):
         return np.vstack([self.labels, self.predictions]).astype(np.float64)
 
     def joined(self, other: Self) -> Self:
-        """As ``Examples.joined``, with the classes of both."""
         classes = tuple(sorted({*self.classes, *other.classes}))
         sides = []
         for side in (self, other):
@@ -176,7 +173,6 @@ class Ratios(Examples):
 
     arrays = ("above", "below", "strata", "groups")
     limits = (0.0, 1.0)
-    """The lowest and the highest possible score."""
 
     @property
     def columns(self) -> Array:
@@ -223,7 +219,6 @@ class Sums(Examples):
 
     @property
     def strata(self) -> Array:
-        """``[N]``: documents have no subsets."""
         return np.zeros(len(self.nats), dtype=np.int64)
 
     @property

@@ -32,15 +32,10 @@ class Calibration:
 
 
 def calibration(confidences: Array, right: Array) -> Calibration:
-    """The calibration of each seed's answers ``[S, N]``, the mean over seeds.
+    """The calibration of each seed's answers ``[S, N]``, none without a confidence; the mean over seeds.
 
     Seeds are not pooled: an overconfident and an underconfident one would cancel out.
-
-    Raises:
-        ValueError: there is no answer, or one without a confidence.
     """
-    if not confidences.size or np.isnan(confidences).any():
-        raise ValueError(f"confidences: {np.isnan(confidences).sum()} of {confidences.size} missing; expected all")
     errors = []
     for sure, true in zip(confidences, right, strict=True):
         counts, means, shares = bins(sure, true)

@@ -108,10 +108,8 @@ class Compared:
     first: Estimate
     second: Estimate
     difference: Estimate
-    """The second's minus the first's."""
     p: float
     test: str
-    """The test of ``p``."""
     holm: float | None
     """``p`` corrected for the number of tasks; None if it is not one of several tasks."""
     effect: float | None
@@ -128,13 +126,11 @@ class Comparison:
     second: str
     alpha: float
     tasks: list[Compared]
-    """The tasks, each followed by its subsets."""
     averages: list[Compared]
     """The mean of all tasks, and those of ``AVERAGES`` for which every task was measured."""
     likelihood: list[Compared]
     """One, if both have the same quantity for the same documents."""
     notes: list[str]
-    """What was left out, and why."""
 
 
 def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection[str] | None = None) -> Comparison:

@@ -46,10 +46,8 @@ LIKELIHOOD = "likelihood.csv"
 COST = "cost.csv"
 PARAMETERS = "parameters"
 COMPARED = tuple(dict.fromkeys(objective.likelihood.name for objective in OBJECTIVES.values()))
-"""The likelihoods by which models are compared."""
 LOSSY = "lossy_"
-"""The prefix of a quantity's name if the tokenizer drops some of the text: the bits are those of what is left, so the
-more it drops, the fewer they are."""
+"""The prefix of a quantity's name if the tokenizer drops some of the text: its bits are those of what is left."""
 LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured")
 TASK_COLUMNS = ("id", "sha256", "group", "subset", "label", "prediction", "confidence", "score", "measured")
 COST_COLUMNS = ("quantity", "value")
@@ -73,7 +71,6 @@ class Table:
     results: Results = field(compare=False)
     """The results that are resampled, in the order of the examples' ids."""
     files: tuple[str, ...] = ()
-    """The names of the files that hold it."""
     confidences: np.ndarray | None = field(default=None, compare=False)
     """``[S, N]``: the probability that each seed gave its answer, NaN for a number; None for the likelihood."""
     labels: tuple[str, ...] = field(default=(), compare=False)
@@ -142,12 +139,10 @@ class Table:
 
     @property
     def of_pairs(self) -> bool:
-        """Whether these are minimal pairs."""
         return not isinstance(self.results, Sums) and family(self.results.score) == "pairs"
 
     @property
     def groups(self) -> int:
-        """The number of independent observations among the examples."""
         return len(np.unique(self.results.groups))
 
     @cached_property
@@ -292,10 +287,8 @@ def check_labels(score: str, labels: Sequence[str]) -> None:
 
 
 def _counted(score: str, ids: Sequence[str], predictions: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """``[2, P, N]``: the numerators and denominators of the answers of one seed.
-
-    Raises:
-        ValueError: one is not written as in evidence; the message names the example.
+    """``[2, P, N]``: numerators and denominators of one seed's answers; ValueError, which names the example, if one is
+    not written as in evidence.
     """
     of = family(score)
     parts = [part for part, _ in parts_of(score)]

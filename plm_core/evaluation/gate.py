@@ -1,15 +1,10 @@
 """The gate: may a challenger replace the champion? Rules (``rules.py``) over the rows of ``comparison.py``.
 
-Metrics are computed from per-example evidence, on the same examples for both sides; no summary is trusted. Models of
-different papers have likelihoods of different quantities, which are never compared; their task scores are. A challenger
-whose likelihood the champion does not have is also held against the last champion that has it: otherwise, after a
-change of paper, a worse model of the first paper could return.
-
 A challenger passes when it is significantly better on the primary: the bootstrap interval of the difference lies above
 0, and the permutation test agrees (the first also covers other seeds, the second is exact for few examples). It also
 passes when it is cheaper, and the interval's lower end is above -margin (a test of non-inferiority): within the margin
-it may even be significantly worse. No metric may be significantly worse than its tolerance allows; by chance alone one
-of nine tasks falls below it on most nights.
+it may even be significantly worse. No metric may be significantly worse than its tolerance allows.
+``docs/explanation/gate-statistics.md`` gives the reasons.
 """
 
 import math
@@ -39,8 +34,7 @@ NOTHING = "tells nothing"
 UNLEARNED = "neither model is significantly better than a constant answer"
 """The note on a task that the mean over tasks leaves out, because its difference is noise."""
 UNJUDGED = ("not measured", "not comparable", NOTHING)
-"""Verdicts on a likelihood of another quantity or excerpt, and on too few groups: they count against the challenger
-only on the primary metric."""
+"""Verdicts that count against the challenger only on the primary metric."""
 OBJECTIONS = ("not finite", "worse")
 DIGITS = 12
 """The decimals to which differences are rounded: losing 3 examples of 100 is within a tolerance of 0.03."""
@@ -53,7 +47,6 @@ class Evidence:
     tables: Mapping[str, Table]
     """The tables by task, and under ``likelihood.csv``."""
     parameters: float | None = None
-    """What it costs; None if not known."""
 
     def table(self, metric: str) -> Table | None:
         """The table that a metric is computed from; None if there is none.
@@ -71,7 +64,6 @@ class Evidence:
             raise UserError(f"promotion.metrics.{metric}: {error}") from error
 
     def results(self, metric: str) -> Results:
-        """The results that a measured metric is resampled from."""
         table = self.table(metric)
         assert table is not None
         return table.results
@@ -108,7 +100,6 @@ class Row:
     champion: float | None
     challenger: float | None
     difference: float | None = None
-    """Challenger minus champion."""
     verdict: str = ""
     note: str = ""
     interval: Interval | None = None
@@ -125,7 +116,6 @@ class Row:
         return self.difference if self.direction == "higher" else -self.difference
 
     def gains(self, interval: Interval) -> tuple[float, float]:
-        """The ends of an interval of the difference as one of the gain."""
         low, high = interval.low, interval.high
         return (low, high) if self.direction == "higher" else (-high, -low)
 
@@ -234,14 +224,12 @@ class Decision:
 
     passed: bool
     reasons: list[str]
-    """The reasons; of a refusal, all of them."""
     table: list[Row]
     examples_differ: list[str] = field(default_factory=list)
     """Files in which the champion's examples are not the challenger's, or that are missing: evaluate both again, then
-    decide again. If the documents are the same and only their excerpts differ in length, the decision holds
-    nevertheless: another tokenizer's excerpts will never be the same."""
+    decide again. If only the lengths of excerpts differ, the decision holds nevertheless."""
     earlier_differs: list[str] = field(default_factory=list)
-    """The same files of the earlier champion."""
+    """The same of the earlier champion."""
 
 
 def decide(
@@ -254,10 +242,8 @@ def decide(
     """Judge the challenger; without a champion it passes when every metric is a finite number.
 
     ``asked`` is the number of challengers already judged against this champion: each lowers the level at which the next
-    passes, by Bonferroni's correction. Objections to it are judged at ``promotion.alpha``, as for the others.
-    Likelihoods that the challenger or the champion does not have are left out. The primary never is, so at least one
-    metric has been judged when a challenger passes. If only sets of minimal pairs tell the two apart, a likelihood that
-    both have is the primary: it is measured on all of the text, a pair on one sentence.
+    passes, by Bonferroni's correction. Objections to it are judged at ``promotion.alpha``. If only sets of minimal
+    pairs tell the two apart, a likelihood that both have is the primary: it is measured on all of the text.
 
     Raises:
         UserError: the challenger's evidence lacks what the rules need.

@@ -25,7 +25,6 @@ from plm_core.training.device import Device
 Filler = Callable[[Any, Tokenizer, str, Device], list[tuple[str, float]]]
 """A model, its tokenizer and a text with one blank to pieces for it and their probabilities, the most likely first."""
 MOST = 5
-"""The number of pieces for a blank."""
 
 
 def filler_of(objective: str) -> Filler | None:

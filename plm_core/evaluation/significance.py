@@ -62,7 +62,6 @@ class Draws:
     seeds: tuple[Part, ...]
     """The contribution of the choice of each model's seeds, around 0."""
     limits: tuple[float, float]
-    """The lowest and the highest possible value."""
 
     @property
     def total(self) -> Array:
@@ -80,7 +79,6 @@ class Draws:
         return float(variances.sum()) ** 2 / each if each > 0 else math.inf
 
     def __sub__(self, other: "Draws") -> "Draws":
-        """The difference of two models' scores, drawn from the same groups."""
         pairs = zip(self.groups, other.groups, strict=True)
         paired = tuple(Part(one.draws - two.draws, min(one.freedom, two.freedom)) for one, two in pairs)
         seeds = (*self.seeds, *(replace(part, draws=-part.draws) for part in other.seeds))

@@ -71,8 +71,6 @@ def read_slices(path: Path) -> dict[str, Facts]:
 def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
     """The slices that the N examples fall into, in order of kind; empty ones are left out.
 
-    ``results`` are answers to a task, of any kind that ``answers.py`` has.
-
     * length: quarters of the number of words (fewer parts if many examples have the same number);
     * source: the subsets, if there are several;
     * label: the true class, or a third of the numbers; not for other answers. Within one class, only accuracy is

@@ -19,11 +19,8 @@ from tasks.reporting.scores import FEWEST, RESAMPLES, score_of, sliced
 LIMIT = 5_000
 """Characters of a description that MLflow's databases keep; SQLite keeps more, but a registry may move."""
 LETTERS = 120
-"""The number of characters shown of each sample of text."""
 PROMPTS = 2
-"""The number of samples shown per side."""
 FILLS = 3
-"""The number of most likely words shown for each blank that a model filled."""
 UNKNOWN = "not known"
 LINK = re.compile(r"\[([^]]*)\]\(#[^)]*\)")
 """A link inside MLflow's UI."""

@@ -28,21 +28,15 @@ from tasks.reporting.page import drawn, plotting
 from tasks.settings import params
 
 MOST_CLASSES = 8
-"""A picture of confusions has room for no more."""
 CHECKS = "checks/"
-"""The prefix of the metrics of behavioural checks."""
 UNSHOWN = ("score", "baseline", "best_step")
-"""Metrics that are shown elsewhere."""
 FEWEST = 20
 """For fewer examples no score is shown: its interval would contain almost any value."""
 WORST = 5
-"""The number of answers listed per model."""
 LETTERS = 160
-"""The number of characters shown of each text."""
 RESAMPLES = 2_000
 """For the interval of a slice: there are many slices, and their intervals are wide."""
 LIMITS = {"contaminated": CONTAMINATED, "fewest": FEWEST, "tolerance": TOLERANCE}
-"""The numbers that the page mentions."""
 
 
 def metrics_of(name: str) -> dict[str, Any]:

@@ -48,14 +48,6 @@ def test_the_page_is_printed_and_written_with_all_numbers_beside_it(project):
     assert numbers["likelihood"][0]["better"] == "bert"
 
 
-def test_the_columns_stand_below_each_other(project):
-    page = compare(project, "gpt", "bert").stdout
-    tables = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
-    assert len(tables) == 3
-    for lines in tables:
-        assert len({tuple(i for i, c in enumerate(line) if c == "|") for line in lines}) == 1
-
-
 def test_the_same_evidence_gives_the_same_bytes_in_the_folder_that_was_asked_for(project):
     for out in ("one", "two"):
         assert compare(project, "gpt", "artifacts/evidence/bert", "--out", out).returncode == 0

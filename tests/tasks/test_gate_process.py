@@ -49,11 +49,14 @@ def test_nan_is_refused_and_the_file_is_valid_json(tmp_path):
     assert not decision["passed"]
 
 
-def test_other_examples_have_a_field_of_their_own(tmp_path):
+def test_other_examples_have_a_field_of_their_own_and_no_record(tmp_path):
     evidence(tmp_path, "new", 10.0, sha="a")
     evidence(tmp_path, "old", 20.0, sha="b")
-    assert gate(tmp_path, "--challenger", "new", "--champion", "old").returncode == 0
-    assert json.loads((tmp_path / "decision.json").read_text())["examples_differ"] == ["likelihood.csv"]
+    (tmp_path / "about.json").write_text("{}")
+    assert gate(tmp_path, "--challenger", "new", "--champion", "old", "--about", "about.json").returncode == 0
+    decision = json.loads((tmp_path / "decision.json").read_text())
+    assert decision["examples_differ"] == ["likelihood.csv"]
+    assert "description" not in decision
 
 
 BY_SCORE = """
@@ -192,11 +195,3 @@ def test_a_record_that_is_too_long_is_cut_after_a_line_and_its_page_is_not(tmp_p
     assert "a" * 3000 in text
     assert "ccc" not in text
     assert "c" * 3000 in page
-
-
-def test_while_the_examples_differ_there_is_no_record(tmp_path):
-    evidence(tmp_path, "new", 10.0, sha="a")
-    evidence(tmp_path, "old", 20.0, sha="b")
-    (tmp_path / "about.json").write_text("{}")
-    gate(tmp_path, "--challenger", "new", "--champion", "old", "--about", "about.json")
-    assert "description" not in json.loads((tmp_path / "decision.json").read_text())

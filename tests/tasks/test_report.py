@@ -121,6 +121,18 @@ def page(results):
     return (results.root / "artifacts/report/report.md").read_text()
 
 
+@pytest.fixture
+def project(results, tmp_path):
+    """A copy to change."""
+    return results.copied(tmp_path / "project")
+
+
+def reported(project):
+    """The page that is written again."""
+    project.run("tasks.report")
+    return (project.root / "artifacts/report/report.md").read_text()
+
+
 def test_the_models_are_described(page):
     found = table(page, "## Models")
     assert list(found) == list(MODELS)
@@ -160,15 +172,13 @@ def test_scores_have_their_spread_over_seeds_and_their_interval(page):
     assert 0.06 < high - low < 0.12
 
 
-def test_a_seed_that_collapsed_counts_in_the_score(results, tmp_path):
-    project = results.copied(tmp_path / "project")
+def test_a_seed_that_collapsed_counts_in_the_score(project):
     project.change(finetune__seeds=[1, 2, 3])
     for path in (project.root / "artifacts").rglob("*[-.]1.*"):
         text = path.read_text().replace('"score": 0.914', '"score": 0.5')
         path.with_name(re.sub(r"1(\.\w+)$", r"3\1", path.name)).write_text(text)
     (project.root / "artifacts/evidence/bert/next.3.csv").write_text(evidence("next", 0.5))
-    project.run("tasks.report")
-    cell = table((project.root / "artifacts/report/report.md").read_text(), "## Fine-tuning")["bert"]["next: accuracy"]
+    cell = table(reported(project), "## Fine-tuning")["bert"]["next: accuracy"]
     assert cell.startswith("0.783 (0.500 to 0.934) [")
 
 
@@ -241,8 +251,7 @@ def test_the_worst_answers_are_the_surest_wrong_ones_with_their_texts(results, p
     assert "&lt;details" not in html
 
 
-def test_slices_of_other_examples_are_refused(results, tmp_path):
-    project = results.copied(tmp_path / "project")
+def test_slices_of_other_examples_are_refused(project):
     path = project.root / "artifacts/slices/sotu-era.csv"
     path.write_text("".join(line for line in path.open() if not line.startswith("e007,")))
     assert "sotu-era.csv: lacks the example 'e007'; run its stage again" in project.refused("tasks.report")
@@ -261,11 +270,9 @@ def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_
     assert "| gpt | 0 | - | - | - | - | 0.250 |" in page
 
 
-def test_evidence_of_a_seed_that_was_taken_out_is_not_read(results, tmp_path):
-    project = results.copied(tmp_path / "project")
+def test_evidence_of_a_seed_that_was_taken_out_is_not_read(project):
     project.change(finetune__seeds=[2])
-    project.run("tasks.report")
-    text = (project.root / "artifacts/report/report.md").read_text()
+    text = reported(project)
     found = table(text, "## Fine-tuning")
     assert found["bert"]["next: accuracy"].startswith("0.934 [")
     assert found["bert"]["mean"] == "0.727"
@@ -293,26 +300,22 @@ def test_speed_is_shown_from_beside_the_report_and_is_no_part_of_it(results, pag
     assert "a fast one" in (results.root / paths.METERS / "index.html").read_text()
 
 
-def test_models_of_one_paper_need_no_warning_and_no_task_is_said(results, tmp_path):
-    project = results.copied(tmp_path / "project")
+def test_models_of_one_paper_need_no_warning_and_no_task_is_said(project):
     project.change(models=["gpt", "wide"], finetune__tasks=[])
-    project.run("tasks.report")
-    text = (project.root / "artifacts/report/report.md").read_text()
+    text = reported(project)
     assert list(table(text, "## Held-out likelihood")["gpt"]) == ["model", "bits per byte", "perplexity per token"]
     assert "never across" not in text
     assert "tokens of each document only" not in text
     assert "No GLUE-like task is named in `finetune.tasks`." in text
     assert "| *5-gram* | 1.3750 |  |" in text
     project.change(models=["bert"])  # whose likelihood is another quantity
-    project.run("tasks.report")
-    text = (project.root / "artifacts/report/report.md").read_text()
+    text = reported(project)
     assert list(table(text, "## Held-out likelihood")) == ["bert"]
     assert "*5-gram*" not in text
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["of one task", "of all"])
-def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(results, tmp_path, whole):
-    project = results.copied(tmp_path / "project")
+def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(project, page, whole):
     for path in [
         *(project.root / "artifacts/metrics").glob("baseline-*.json" if whole else "baseline-next.json"),
         *(project.root / "artifacts/slices").glob("*" if whole else "next.csv"),
@@ -320,30 +323,23 @@ def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(results, tmp_pat
         *([project.root / "artifacts/metrics/text-baseline.json"] if whole else []),
     ]:
         path.unlink()
-    project.run("tasks.report")
-    text = (project.root / "artifacts/report/report.md").read_text()
+    text = reported(project)
     assert ("*5-gram*" in text) != whole
     found = table(text, "## Fine-tuning")
     assert list(found["words alone"].values())[1:] == ["-" if whole else "0.650", "-", "-"]
-    assert found["gpt"]["next: accuracy"] == table(results_page(results), "## Fine-tuning")["gpt"]["next: accuracy"]
+    assert found["gpt"]["next: accuracy"] == table(page, "## Fine-tuning")["gpt"]["next: accuracy"]
     assert f"No baseline for {'sotu-era, next' if whole else 'next'}: the stage has no output." in text
     assert text.count("None: the stage `slices` has no output for this task.") == (2 if whole else 1)
     assert "No answers from gpt: the stage `fewshot` has no output." in text
 
 
-def test_a_model_that_always_answers_the_same_is_named(results, tmp_path):
-    project = results.copied(tmp_path / "project")
+def test_a_model_that_always_answers_the_same_is_named(project):
     path = project.root / "artifacts/evidence/bert/next.2.csv"
     head, *lines = [line.split(",") for line in path.read_text().splitlines()]
     path.write_text("\n".join(",".join(line) for line in [head, *([*x[:4], "other", *x[5:]] for x in lines)]) + "\n")
-    project.run("tasks.report")
-    text = (project.root / "artifacts/report/report.md").read_text()
+    text = reported(project)
     assert text.count("always answers") == 1
     assert "**bert always answers 'other'** (1 of 2 seeds)." in text.split("### next")[1]
-
-
-def results_page(results):
-    return (results.root / "artifacts/report/report.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["next", "größe", "50% of it"])

@@ -9,7 +9,6 @@ Shapes: R rows, T positions, D width.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Self
 
 import torch
@@ -41,7 +40,6 @@ class Text:
 
     @property
     def bytes(self) -> int:
-        """EOS adds none."""
         return sum(self.sizes)
 
     def first(self, most: int | None) -> Self:
@@ -67,13 +65,11 @@ class Likelihood:
     nats: float
     """-sum log p over the predictions, in nats."""
     tokens: int
-    """The number of predictions."""
     bytes: int
     """The UTF-8 bytes of the tokens that were predicted."""
 
     @property
     def nats_per_token(self) -> float:
-        """The mean over tokens."""
         return self.nats / self.tokens
 
     @property
@@ -154,27 +150,20 @@ def token_nats(model: Any, hidden: torch.Tensor, targets: torch.Tensor) -> torch
     return torch.cat(nats).view(targets.shape)
 
 
-def by_number(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    """The texts in groups of ``TEXTS_AT_ONCE``."""
-    source = iter(texts)
-    while group := list(islice(source, TEXTS_AT_ONCE)):
-        yield group
-
-
-def by_positions(texts: Iterable[Text], of: Callable[[Text], int], batch: int) -> Iterator[list[Text]]:
-    """The texts in groups that end as soon as they fill ``BATCHES_AT_ONCE`` batches.
-
-    ``of`` is the number of positions to be read for a text, and ``batch`` that of a batch.
+def grouped(texts: Iterable[Text], of: Callable[[Text], int] | None = None, batch: int = 1) -> Iterator[list[Text]]:
+    """The texts in groups of ``TEXTS_AT_ONCE`` or, if ``of`` is the number of positions to be read for a text and
+    ``batch`` that of a batch, in groups that end as soon as they fill ``BATCHES_AT_ONCE`` batches.
     """
+    most = BATCHES_AT_ONCE * batch if of else TEXTS_AT_ONCE
     group: list[Text] = []
-    positions = 0
+    filled = 0
     for text in texts:
         group.append(text)
-        positions += of(text)
-        if positions >= BATCHES_AT_ONCE * batch:
+        filled += of(text) if of else 1
+        if filled >= most:
             yield group
             group = []
-            positions = 0
+            filled = 0
     if group:
         yield group
 

@@ -14,8 +14,7 @@ import torch
 from plm_core.evaluation.likelihood.base import (
     Likelihood,
     Text,
-    by_number,
-    by_positions,
+    grouped,
     read_in_batches,
     scored,
     side_by_side,
@@ -39,10 +38,10 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     """
     model.eval()
     if getattr(model.config, "memory", 0) > 0:
-        return scored(by_number(texts), device.device, partial(_segments, model))
+        return scored(grouped(texts), device.device, partial(_segments, model))
     context = model.config.context
     batch = WINDOWS_AT_ONCE * context
-    groups = by_positions(texts, lambda text: len(text.ids), batch)
+    groups = grouped(texts, lambda text: len(text.ids), batch)
     return scored(groups, device.device, partial(_windows, model, stride=min(config.stride, context), batch=batch))
 
 

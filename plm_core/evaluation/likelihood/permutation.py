@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from plm_core.config import digest
-from plm_core.evaluation.likelihood.base import Likelihood, Text, by_number, scored, side_by_side
+from plm_core.evaluation.likelihood.base import Likelihood, Text, grouped, scored, side_by_side
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 
@@ -28,7 +28,7 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
         ValueError: the model's context has no room for a token in addition to the one that is given.
     """
     model.eval()
-    return scored(by_number(texts), device.device, lambda sequences: _nats(model, sequences, [None] * len(sequences)))
+    return scored(grouped(texts), device.device, lambda sequences: _nats(model, sequences, [None] * len(sequences)))
 
 
 @torch.no_grad()

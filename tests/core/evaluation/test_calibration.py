@@ -56,9 +56,3 @@ def test_continuous_confidences_are_spread_evenly():
     draw = np.random.default_rng(3)
     counts, _, _ = bins(draw.beta(9, 1, 1000), draw.uniform(size=1000) < 0.9)
     assert counts.tolist() == [100] * 10
-
-
-@pytest.mark.parametrize("confidences", [np.zeros((1, 0)), np.array([[0.5, np.nan]])])
-def test_nothing_can_be_told_of_answers_without_confidence(confidences):
-    with pytest.raises(ValueError, match="confidences: "):
-        calibration(confidences, confidences > 0)

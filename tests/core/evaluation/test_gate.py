@@ -703,17 +703,6 @@ def test_a_likelihood_by_a_lossy_tokenizer_is_kept_and_never_judged(tmp_path):
         assert decision.passed is passed
         found = verdicts(decision)
         assert {found[name] for name in COMPARED} == {"not measured"}
-    with pytest.raises(UserError, match=r"metrics\.lossy_bits_per_byte: unknown; expected score"):
-        from_dict(
-            GateRules,
-            {
-                "primary": "lossy_bits_per_byte",
-                "alpha": 0.05,
-                "margin": 0.0,
-                "metrics": {"lossy_bits_per_byte": {"direction": "lower", "tolerance": 0.0}},
-            },
-            "promotion",
-        )
     (better / "era.1.csv").unlink()
     with pytest.raises(UserError, match=r"lossy_bits_per_byte has no rule; expected .* a tokenizer that keeps all"):
         PAPERS.for_evidence(better)
