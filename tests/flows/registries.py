@@ -1,7 +1,10 @@
 """A registry in a real store, with versions as registration makes them but tiny: logged models, evidence, decisions."""
 
 import hashlib
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -10,6 +13,7 @@ from flows import registry
 from flows.ledger import Decision
 from flows.store import evidence_digest
 
+REPOSITORY = Path(__file__).parents[2]
 PARAMS = """
 tracking: {uri: "sqlite:///artifacts/mlflow/mlflow.db", experiment: plm}
 promotion:
@@ -25,6 +29,31 @@ artifact_path: models
 flavors: {python_function: {artifacts: {checkpoint: {path: artifacts/gpt}}, loader_module: none}}
 """
 HOUR_MS = 3_600_000
+TRAINING = """
+import sys
+from tasks.tracking.client import tracked
+with tracked("gpt", {}, {}, "the digest") as tracker:
+    tracker.log({"loss": 1.0}, 1)
+    print("begun", flush=True)
+    sys.exit(75 if sys.stdin.readline() == "stop\\n" else 0)
+"""
+
+
+def training(root):
+    """A tracked training run that waits for a line; nothing is sent, because no publisher is started."""
+    for name in ("tasks", "plm_core"):
+        if not (root / name).exists():
+            (root / name).symlink_to(REPOSITORY / name)
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINING],
+        cwd=root,
+        env={**os.environ, "PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none", "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "begun\n"
+    return process
 
 
 def checkpoint(folder, content):

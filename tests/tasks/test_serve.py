@@ -59,8 +59,9 @@ def test_what_holds_no_token_is_refused(served):
         with pytest.raises(MlflowException, match=r"text: found (None|nan); expected text"):
             model.predict(None, pd.DataFrame({"text": ["so", text]}))
     for text in ("", "\0"):
-        with pytest.raises(MlflowException, match="text: found no tokens"):
+        with pytest.raises(MlflowException, match="text: found no tokens") as refused:
             model.predict(None, pd.DataFrame({"text": ["so", text]}))
+        assert refused.value.get_http_status_code() == 400
 
 
 def test_the_library_that_reads_the_tokenizer_is_required_and_no_other(served, tmp_path):

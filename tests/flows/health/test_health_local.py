@@ -6,17 +6,15 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from registries import PARAMS, project
+from registries import PARAMS, project, training
 from toys import wait_for
 
 from flows import doctor, nights
 from flows.checkout import checked_out
 from flows.health import finding, local, outputs
 
-REPOSITORY = Path(__file__).parents[3]
 GRAPH = """
 stages:
   a:
@@ -24,14 +22,6 @@ stages:
     outs: [d, f]
     metrics: [{m.json: {cache: false}}]
   b: {cmd: cat f > g, deps: [f], outs: [g]}
-"""
-STAGE = """
-import os, sys, time
-from tasks.tracking.client import tracked
-with tracked("gpt", {}, {}) as tracker:
-    tracker.log({"loss": 1.0}, 1)
-    print("begun", flush=True)
-    sys.stdin.readline()
 """
 
 
@@ -143,29 +133,11 @@ def test_a_cached_object_with_a_flipped_bit_is_found_if_everything_is_read(root)
     assert found(root, outputs.cached, all_bytes=True).keys() == {(where, "a cached object is damaged")}
 
 
-def begun(root):
-    """A stage that runs until it reads a line; its journal is not sent, because no publisher is started."""
-    environment = {**os.environ, "PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none"}
-    for name in ("tasks", "plm_core"):
-        if not (root / name).exists():
-            (root / name).symlink_to(REPOSITORY / name)
-    process = subprocess.Popen(
-        [sys.executable, "-c", STAGE],
-        cwd=root,
-        env={**environment, "PYTHONPATH": str(REPOSITORY)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "begun\n"
-    return process
-
-
 @pytest.mark.slow
 def test_a_journal_with_unsent_points_is_found_once_its_stage_is_dead_and_is_sent(root, monkeypatch, empty_store):
     project(root, empty_store)
     monkeypatch.setenv("PLM_TRACKING", "on")
-    stage = begun(root)
+    stage = training(root)
     assert found(root, local.journals) == {}
     stage.kill()
     stage.communicate()
@@ -179,7 +151,7 @@ def test_a_journal_with_unsent_points_is_found_once_its_stage_is_dead_and_is_sen
 
 def test_a_damaged_journal_is_found_and_never_sent_away(root, monkeypatch):
     monkeypatch.setenv("PLM_TRACKING", "on")
-    stage = begun(root)
+    stage = training(root)
     stage.communicate("go on\n")
     (path,) = root.glob("artifacts/journals/*.jsonl")
     lines = path.read_text().split("\n")

@@ -8,11 +8,10 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import pytest
-from registries import PARAMS
+from registries import PARAMS, training
 
 from flows import cli, doctor
 from flows.checkout import HeldError, only_one
@@ -24,22 +23,12 @@ from flows.sweeps import workspaces
 from flows.sweeps.workspaces import Workspaces
 
 RULES = Retention(versions=2, champions=2, days=7, snapshots_days=7)
-REPOSITORY = Path(__file__).parents[3]
-TRAINING = """
-import sys
-from tasks.tracking.client import tracked
-with tracked("gpt", {}, {}, "the digest") as tracker:
-    print("begun", flush=True)
-    sys.exit(75 if sys.stdin.readline() == "stop\\n" else 0)
-"""
 
 
 @pytest.fixture
 def root(toy, monkeypatch):
     root = toy("stages:\n  a: {cmd: mkdir d; cat text > d/x, deps: [text], outs: [d]}\n", params_yaml=PARAMS, text="1")
     monkeypatch.chdir(root)
-    for name in ("tasks", "plm_core"):
-        (root / name).symlink_to(REPOSITORY / name)
     return root
 
 
@@ -110,14 +99,6 @@ def test_what_the_oldest_commit_of_that_time_needs_stays_though_its_record_is_ol
     aged(objects, days=8)
     assert whats(outputs.old_objects, root) == []
     assert set(objects.glob("*/*")) == needed | now
-
-
-def test_metrics_that_git_keeps_stay_too_or_their_stage_would_run_again(root):
-    stage = "{cmd: mkdir d; cat text > d/x; echo 1 > m, deps: [text], outs: [d], metrics: [{m: {cache: false}}]}"
-    (root / "dvc.yaml").write_text(f"stages: {{a: {stage}}}")
-    ran(root, "now")
-    aged(root / ".dvc/cache/files/md5", days=8)
-    assert whats(outputs.old_objects, root) == []
 
 
 def test_what_a_merged_commit_of_that_time_needs_stays_though_the_merge_took_the_other_record(root):
@@ -197,20 +178,6 @@ def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root,
     shutil.rmtree(root / ".git")
     (root / ".dvc/config").write_text("[core]\n    no_scm = true\n")
     assert len(whats(outputs.old_objects, root)) == 1
-
-
-def training(root):
-    """A tracked training run of which nothing is sent."""
-    environment = {**os.environ, "PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", TRAINING],
-        env={**environment, "PYTHONPATH": str(REPOSITORY)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "begun\n"
-    return process
 
 
 def test_old_parts_of_a_stage_that_nobody_has_run_again_go(root):
@@ -297,21 +264,6 @@ def test_at_a_terminal_nothing_is_deleted_until_yes_is_said(root):
         assert ("`plm gc --yes` deletes it" in done.stdout, compiled.exists()) == (there, there)
     os.close(ours)
     os.close(its)
-
-
-def test_one_that_cannot_be_deleted_keeps_no_other(root, monkeypatch):
-    def broken(*_):
-        raise OSError("no such luck")
-        yield
-
-    monkeypatch.setattr(doctor, "WASTE", {"broken": broken, "compiled": local.old_compiled})
-    compiled = root / "artifacts/compiled/old.so"
-    compiled.parent.mkdir(parents=True)
-    compiled.touch()
-    aged(compiled, days=8)
-    report = doctor.collect(root, delete=True)
-    assert (report.unseen, len(report.mended)) == ({"broken": "no such luck"}, 1)
-    assert not compiled.exists()
 
 
 def test_beside_a_pipeline_or_without_rules_nothing_is_deleted(root):
