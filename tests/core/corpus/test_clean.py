@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.sources import NUMBER
+from plm_core.benchmarks.examples import NUMBER
 from plm_core.config import UserError, from_dict
 from plm_core.corpus.clean import Bounds, CleanConfig, account, clean_document, counted
 from plm_core.corpus.document import Document

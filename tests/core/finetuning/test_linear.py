@@ -9,7 +9,6 @@ import pytest
 from plm_core.benchmarks.examples import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.evaluation.metrics import scores
-from plm_core.evaluation.spans import entity_f1
 from plm_core.finetuning import linear, results
 from plm_core.finetuning.heads import Predicted
 
@@ -161,7 +160,8 @@ def test_names_are_found_by_their_shape_and_what_stands_beside_them():
     found, without, answers, test = score(NAMES, sentences)
     assert without == 0.0
     assert found > 0.95
-    assert found == entity_f1(answers, [[NAMES.labels[tag] for tag in e.tags] for e in test])
+    true = [[NAMES.labels[tag] for tag in e.tags] for e in test]
+    assert found == scores(["entity_f1"], answers, true, NAMES.labels)["entity_f1"]
 
 
 def test_a_choice_is_made_by_the_words_that_it_shares_with_what_stands_before():
