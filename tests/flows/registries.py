@@ -32,20 +32,20 @@ HOUR_MS = 3_600_000
 TRAINING = """
 import sys
 from tasks.tracking.client import tracked
-with tracked("gpt", {}, {}, "the digest") as tracker:
+with tracked("gpt", {}, {}, *sys.argv[1:]) as tracker:
     tracker.log({"loss": 1.0}, 1)
     print("begun", flush=True)
     sys.exit(75 if sys.stdin.readline() == "stop\\n" else 0)
 """
 
 
-def training(root):
-    """A tracked training run that waits for a line; nothing is sent, because no publisher is started."""
+def training(root, *digest):
+    """A tracked run that waits for a line, and can resume with a digest; no publisher sends it."""
     for name in ("tasks", "plm_core"):
         if not (root / name).exists():
             (root / name).symlink_to(REPOSITORY / name)
     process = subprocess.Popen(
-        [sys.executable, "-c", TRAINING],
+        [sys.executable, "-c", TRAINING, *digest],
         cwd=root,
         env={**os.environ, "PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none", "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.PIPE,

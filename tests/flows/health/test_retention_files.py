@@ -197,7 +197,7 @@ def test_old_snapshots_go_unless_a_training_is_at_work(root):
         (folder / "step-00000004/progress.json").write_text("{}")
     aged(old, days=8)
     aged(young, days=6)
-    process = training(root)
+    process = training(root, "the digest")
     assert whats(local.old_snapshots, root) == []
     process.communicate("end\n")
     assert deleted(local.old_snapshots, root) == [(old.relative_to(root).as_posix(), 2)]
@@ -205,7 +205,7 @@ def test_old_snapshots_go_unless_a_training_is_at_work(root):
 
 
 def test_a_journal_goes_once_it_is_old_and_sent_and_never_one_with_unsent_points(root):
-    training(root).communicate("stop\n")
+    training(root, "the digest").communicate("stop\n")
     (journal,) = root.glob("artifacts/journals/*.jsonl")
     aged(journal, days=8)
     assert whats(local.old_journals, root) == []
