@@ -189,9 +189,9 @@ def tracked(
 
 def address() -> tuple[str, str]:
     """The address of MLflow, which ``MLFLOW_TRACKING_URI`` or ``params.yaml`` names, and the experiment's name. Raises
-    UserError: ``params.yaml`` has no section ``tracking``."""
-    settings = params.read("tracking")
-    return absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"], Path.cwd()), settings["experiment"]
+    UserError: ``params.yaml`` does not name them."""
+    uri, experiment = (params.read(f"tracking.{name}") for name in ("uri", "experiment"))
+    return absolute(os.environ.get("MLFLOW_TRACKING_URI") or uri, Path.cwd()), experiment
 
 
 def store() -> str:
