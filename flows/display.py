@@ -107,7 +107,7 @@ class Stages(logging.Handler):
         end = max([now + sum(own.values()) / self._cores, *ends.values()])
         if end - now > WORTH_SAYING_S and abs(end - self._said) > (end - now) / 3:
             self._said = end
-            longest = max(own, key=lambda name: own[name])
+            longest = max(own, key=lambda name: round(own[name]))  # of equally long ones the first
             console().print(
                 f"about {(end - now) / 60:.0f} min left, most of it for {longest}", markup=False, highlight=False
             )
