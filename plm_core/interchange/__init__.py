@@ -1,9 +1,9 @@
 """Interchange with Hugging Face transformers, without importing it. Used by the ``export`` and ``import`` commands.
 
-``FAMILIES`` has, by our architecture, the tables that map our sizes and weights to theirs.
+``FAMILIES`` and ``PUBLISHED`` have the tables that map our sizes and weights to theirs.
 """
 
-from plm_core.interchange.families import FAMILIES
+from plm_core.interchange.families import FAMILIES, PUBLISHED
 from plm_core.interchange.folder import export_hf, import_hf
 
-__all__ = ["FAMILIES", "export_hf", "import_hf"]
+__all__ = ["FAMILIES", "PUBLISHED", "export_hf", "import_hf"]

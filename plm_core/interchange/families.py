@@ -3,12 +3,14 @@
 Shapes: D width, H heads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from plm_core.interchange.family import SAME, TRANSPOSED, Family, Layout, Size, Weight, both
+from plm_core.models.rotary import HIGH, LOW
 from plm_core.text.special import BOS, CLS, EOS, PAD, SEP
 
 RANGE = Size("initializer_range", ("initializer_range",), default=0.02)
@@ -21,6 +23,19 @@ def required(**theirs: str) -> tuple[Size, ...]:
 
 def _matrix(ours: str, theirs: str, first: int = 0) -> Weight:
     return Weight(f"blocks.{{}}.{ours}.weight", (f"model.layers.{{}}.{theirs}.weight",), first=first)
+
+
+def _of_llama(ours: str, theirs: str) -> tuple[Weight, Weight]:
+    bias = Weight(f"blocks.{{}}.{ours}.bias", (f"model.layers.{{}}.{theirs}.bias",), when=lambda m: m["qkv_bias"])
+    return _matrix(ours, theirs), bias
+
+
+def _scaled(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The RoPE scaling of Llama 3.1, in the form of transformers from version 5 on and in the older one."""
+    if model["rope_factor"] == 1:
+        return {"rope_parameters.rope_type": "default", "rope_scaling": None}
+    scaling = {"rope_type": "llama3", "low_freq_factor": float(LOW), "high_freq_factor": float(HIGH)}
+    return {f"{place}.{key}": value for place in ("rope_parameters", "rope_scaling") for key, value in scaling.items()}
 
 
 # The causal models. A document starts after the end of another, as in GPT-2, and a text continues from there.
@@ -92,30 +107,32 @@ LLAMA = Family(
             inner="intermediate_size",
         ),
         Size("rope_base", ("rope_parameters.rope_theta", "rope_theta"), default=10_000.0),
+        Size("rope_factor", ("rope_parameters.factor", "rope_scaling.factor"), default=1.0, always=False),
+        Size(
+            "rope_context",
+            ("rope_parameters.original_max_position_embeddings", "rope_scaling.original_max_position_embeddings"),
+            default=None,
+            always=False,
+        ),
+        Size("norm_epsilon", ("rms_norm_eps",), default=1e-6),
+        Size("tied", ("tie_word_embeddings",), default=False),
         Size("dropout", ("attention_dropout",), default=0.0),
         RANGE,
     ),
-    fixed={
-        "hidden_act": ("silu",),
-        "rms_norm_eps": (1e-6,),
-        "rope_parameters.rope_type": ("default",),
-        "rope_scaling": (None,),
-        "attention_bias": (False,),
-        "mlp_bias": (False,),
-        "tie_word_embeddings": (True,),
-    },
-    follows=lambda model: {"head_dim": model["width"] // max(1, model["heads"])},
+    fixed={"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "sliding_window": (None,)},
+    follows=lambda model: {"head_dim": model["width"] // max(1, model["heads"]), **_scaled(model)},
     weights=(
         Weight("tokens.weight", ("model.embed_tokens.weight",)),
         _matrix("norm_1", "input_layernorm"),
-        _matrix("attention.q", "self_attn.q_proj"),
-        _matrix("attention.k", "self_attn.k_proj"),
-        _matrix("attention.v", "self_attn.v_proj"),
+        *_of_llama("attention.q", "self_attn.q_proj"),
+        *_of_llama("attention.k", "self_attn.k_proj"),
+        *_of_llama("attention.v", "self_attn.v_proj"),
         _matrix("attention.out", "self_attn.o_proj"),
         _matrix("norm_2", "post_attention_layernorm"),
         _matrix("gate", "mlp.gate_proj"),
         _matrix("up", "mlp.up_proj"),
         _matrix("down", "mlp.down_proj"),
+        Weight("unembed.weight", ("lm_head.weight",), when=lambda m: not m["tied"]),
         Weight("norm.weight", ("model.norm.weight",)),
     ),
     base="model.",
@@ -123,7 +140,19 @@ LLAMA = Family(
     # The RoPE frequencies that older folders hold.
     ignored=(".rotary_emb.inv_freq",),
 )
-"""LLaMA with a tied output layer, as in Llama 3.2's small models."""
+"""LLaMA 1 to 3, SmolLM and others that only chose sizes."""
+
+MISTRAL = replace(LLAMA, model_type="mistral", model_class="MistralForCausalLM")
+"""Mistral without its window, which its later versions do not have."""
+
+QWEN = replace(
+    LLAMA,
+    model_type="qwen2",
+    model_class="Qwen2ForCausalLM",
+    sizes=(*LLAMA.sizes, Size("qkv_bias", (), default=True)),
+    fixed={"hidden_act": ("silu",), "use_sliding_window": (False,)},
+)
+"""Qwen 2 and 2.5."""
 
 # The encoders. BERT's queries, keys and values have separate projections there; ours are one, [3 D, D].
 
@@ -137,10 +166,16 @@ SIZES_OF_ENCODERS = required(
 STACKED = Layout(torch.cat, lambda ours, heads: ours.chunk(3))
 
 
-def _qkv(kind: str) -> Weight:
-    names = (f"bert.encoder.layer.{{}}.attention.self.{part}.{kind}" for part in ("query", "key", "value"))
-    return Weight(f"blocks.{{}}.attention.qkv.{kind}", tuple(names), STACKED)
+def _qkv(kind: str, theirs: str = "bert.encoder.layer.{}.attention.self", names: str = "query key value") -> Weight:
+    return Weight(f"blocks.{{}}.attention.qkv.{kind}", tuple(f"{theirs}.{n}.{kind}" for n in names.split()), STACKED)
 
+
+# What a folder without heads lacks, and one whose paper has other heads.
+PARTS = {
+    "the pooler": ("pooler.",),
+    "the head for masked tokens": ("transform.", "transform_norm.", "bias"),
+    "the head for the next sentence": ("follows.",),
+}
 
 BERT = Family(
     architecture="bert",
@@ -151,19 +186,20 @@ BERT = Family(
     sizes=(
         *SIZES_OF_ENCODERS,
         Size("segments", ("type_vocab_size",), default=2),
+        Size("inner", ("intermediate_size",)),
+        Size("norm_epsilon", ("layer_norm_eps",), default=1e-12),
         Size("dropout", ("hidden_dropout_prob", "attention_probs_dropout_prob"), default=0.1),
         RANGE,
     ),
     fixed={
         "hidden_act": ("gelu",),
-        "layer_norm_eps": (1e-12,),
         "position_embedding_type": ("absolute",),
         "is_decoder": (False,),
         "add_cross_attention": (False,),
         "tie_word_embeddings": (True,),
     },
     marks={"pad_token_id": PAD},
-    follows=lambda model: {"intermediate_size": 4 * model["width"]},
+    follows=lambda model: {},
     weights=(
         Weight("tokens.weight", ("bert.embeddings.word_embeddings.weight",)),
         Weight("positions.weight", ("bert.embeddings.position_embeddings.weight",)),
@@ -193,9 +229,131 @@ BERT = Family(
     use="`tokenizer(text)` frames a text as `<cls> text <sep>`, and two as `<cls> A <sep> B <sep>`. To mask a token, "
     "write `tokenizer.mask_token_id` into the ids. Whether the head for the next sentence was trained, the checkpoint "
     "does not say.",
+    parts=PARTS,
     ignored=("embeddings.position_ids",),
 )
 """BERT, also with RoBERTa's training."""
+
+
+def _renamed(weights: Sequence[Weight], *names: tuple[str, str]) -> tuple[Weight, ...]:
+    """A table of weights with parts of their names replaced."""
+    table = []
+    for weight in weights:
+        theirs = weight.theirs
+        for old, new in names:
+            theirs = tuple(name.replace(old, new) for name in theirs)
+        table.append(replace(weight, theirs=theirs))
+    return tuple(table)
+
+
+def _without(weights: Sequence[Weight], *ours: str) -> tuple[Weight, ...]:
+    return tuple(weight for weight in weights if not weight.ours.startswith(ours))
+
+
+ROBERTA = replace(
+    BERT,
+    model_type="roberta",
+    model_class="RobertaForMaskedLM",
+    auto_class="AutoModelForMaskedLM",
+    sizes=(
+        *(size for size in BERT.sizes if size.ours != "context"),
+        Size("context", ("max_position_embeddings",), less=2),
+        Size("first_position", (), default=2),
+        Size("separators", (), default=2),
+    ),
+    weights=_renamed(
+        _without(BERT.weights, "pooler", "follows"),
+        ("bert.", "roberta."),
+        ("cls.predictions.transform.dense", "lm_head.dense"),
+        ("cls.predictions.transform.LayerNorm", "lm_head.layer_norm"),
+        ("cls.predictions.bias", "lm_head.bias"),
+    ),
+    base="roberta.",
+    tied={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    # A folder of the bare encoder may hold a pooler that nothing has trained.
+    ignored=("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"),
+)
+"""RoBERTa, whose positions begin at 2, and whose pairs have two separators."""
+
+DISTILBERT = replace(
+    BERT,
+    model_type="distilbert",
+    model_class="DistilBertForMaskedLM",
+    auto_class="AutoModelForMaskedLM",
+    sizes=(
+        *required(
+            vocab_size="vocab_size",
+            context="max_position_embeddings",
+            layers="n_layers",
+            heads="n_heads",
+            width="dim",
+            inner="hidden_dim",
+        ),
+        Size("segments", (), default=0),
+        Size("dropout", ("dropout", "attention_dropout"), default=0.1),
+        RANGE,
+    ),
+    fixed={"activation": ("gelu",), "tie_word_embeddings": (True,)},
+    weights=(
+        *_renamed(
+            _without(BERT.weights, "segments", "pooler", "follows", "blocks.{}.attention.qkv"),
+            ("bert.encoder.layer", "distilbert.transformer.layer"),
+            ("bert.embeddings", "distilbert.embeddings"),
+            ("attention.output.dense", "attention.out_lin"),
+            ("attention.output.LayerNorm", "sa_layer_norm"),
+            ("intermediate.dense", "ffn.lin1"),
+            ("output.dense", "ffn.lin2"),
+            ("output.LayerNorm", "output_layer_norm"),
+            ("cls.predictions.transform.dense", "vocab_transform"),
+            ("cls.predictions.transform.LayerNorm", "vocab_layer_norm"),
+            ("cls.predictions.bias", "vocab_projector.bias"),
+        ),
+        *(
+            _qkv(kind, "distilbert.transformer.layer.{}.attention", "q_lin k_lin v_lin")
+            for kind in ("weight", "bias")
+        ),
+    ),
+    base="distilbert.",
+    tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+)
+"""DistilBERT (Sanh et al. 2019): BERT without segments and pooler."""
+
+ELECTRA = replace(
+    BERT,
+    architecture="electra",
+    model_type="electra",
+    model_class="ElectraForPreTraining",
+    auto_class="AutoModelForPreTraining",
+    objective="replaced",
+    sizes=(
+        *SIZES_OF_ENCODERS,
+        Size("embedding", ("embedding_size",)),
+        Size("segments", ("type_vocab_size",), default=2),
+        Size("dropout", ("hidden_dropout_prob", "attention_probs_dropout_prob"), default=0.1),
+        RANGE,
+    ),
+    fixed={**BERT.fixed, "layer_norm_eps": (1e-12,)},
+    follows=lambda model: {"intermediate_size": 4 * model["width"]},
+    weights=(
+        *_renamed(_without(BERT.weights, "pooler", "follows", "transform", "bias"), ("bert.", "electra.")),
+        *(
+            replace(weight, when=lambda model: model["embedding"] != model["width"])
+            for weight in both("project", "electra.embeddings_project")
+        ),
+        *both("transform", "discriminator_predictions.dense"),
+        *both("replaced", "discriminator_predictions.dense_prediction"),
+    ),
+    base="electra.",
+    tied={},
+    parts={
+        "the head for replaced tokens": ("transform.", "replaced."),
+        "the generator": ("generator.",),
+    },
+)
+"""ELECTRA's discriminator. Its generator is published as another folder, which is not read."""
 
 
 def _layer_types(model: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -226,7 +384,7 @@ MODERNBERT = Family(
     fixed={
         "hidden_activation": ("gelu",),
         "classifier_activation": ("gelu",),
-        "classifier_pooling": ("cls",),
+        "classifier_pooling": ("cls", "mean"),
         "norm_eps": (1e-5,),
         "norm_bias": (False,),
         "attention_bias": (False,),
@@ -335,4 +493,6 @@ XLNET = Family(
 """XLNet as trained with its permutation objective."""
 
 FAMILIES = {family.architecture: family for family in (GPT, LLAMA, BERT, MODERNBERT, XLNET)}
-"""By our architecture."""
+"""The families of checkpoints that began with random weights, by our architecture."""
+PUBLISHED = {family.model_type: family for family in (*FAMILIES.values(), MISTRAL, QWEN, ROBERTA, DISTILBERT, ELECTRA)}
+"""The families of published models, by their name."""

@@ -3,8 +3,8 @@
 Shapes: D width, H heads.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +37,8 @@ class Weight:
     layout: Layout = SAME
     first: int = 0
     """The first block that has it."""
+    when: Callable[[Mapping[str, Any]], bool] = lambda model: True
+    """Whether a model with our configuration has it."""
 
 
 def both(ours: str, theirs: str, layout: Layout = SAME) -> tuple[Weight, Weight]:
@@ -52,8 +54,12 @@ class Size:
     """The field of our configuration."""
     theirs: tuple[str, ...]
     """Their keys, with a dot for one in a section: all are written, the first that is present is read."""
-    default: float | None = None
-    """The value if their keys are absent; None if one is required."""
+    default: Any = ...
+    """The value if their keys are absent, as in their class; ``...`` if one is required."""
+    always: bool = True
+    """Whether it is written even if it has its default."""
+    less: int = 0
+    """How much less ours is than theirs."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Family:
     base: str
     """The prefix of the encoder's weights; a folder may omit it. Weights with another prefix are a head."""
     tied: Mapping[str, str]
-    """Their weights that are tied to others: never written, and equal if a folder holds both."""
+    """Their weights that are tied to others, unless the table of weights has them: equal if a folder holds both."""
     frame: tuple[tuple[str, int], ...]
     """The row of one text A, with the special tokens around it: pieces and their segments."""
     frame_of_two: tuple[tuple[str, int], ...]
@@ -92,6 +98,8 @@ class Family:
     """The default side of padding."""
     use: str
     """How inputs are framed, for people, as Markdown."""
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The parts of our model that a folder may lack as a whole, for people; the prefixes of their weights' names."""
     ignored: tuple[str, ...] = ()
     """The suffixes of tensors that are not weights."""
 
@@ -100,59 +108,71 @@ class Family:
         """Whether the model reads segments."""
         return any(segment for _, segment in self.frame_of_two)
 
-    def lines(self, layers: int) -> Iterator[tuple[str, tuple[str, ...], Layout]]:
-        """The table of weights with the numbers of the blocks filled in."""
+    def lines(self, model: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Layout]]:
+        """The table of weights for our configuration, with the numbers of the blocks filled in."""
         for weight in self.weights:
-            for number in range(weight.first, layers) if "{}" in weight.ours else (0,):
-                yield weight.ours.format(number), tuple(n.format(number) for n in weight.theirs), weight.layout
+            if weight.when(model):
+                for number in range(weight.first, model["layers"]) if "{}" in weight.ours else (0,):
+                    yield weight.ours.format(number), tuple(n.format(number) for n in weight.theirs), weight.layout
 
-    def to_theirs(self, tensors: Mapping[str, Tensor], layers: int, heads: int) -> dict[str, Tensor]:
+    def to_theirs(self, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> dict[str, Tensor]:
         """Our weights, or their gradients, under their names."""
         converted: dict[str, Tensor] = {}
-        for ours, theirs, layout in self.lines(layers):
-            converted |= zip(theirs, (t.contiguous() for t in layout.theirs(tensors[ours], heads)), strict=True)
+        for ours, theirs, layout in self.lines(model):
+            parts = layout.theirs(tensors[ours], model["heads"])
+            converted |= zip(theirs, (part.contiguous() for part in parts), strict=True)
         return converted
 
-    def to_ours(self, tensors: Mapping[str, Tensor], layers: int, where: str) -> dict[str, Tensor]:
-        """Their weights, or their gradients, under our names.
+    def full(self, name: str) -> str:
+        """One of their names, with the prefix that a folder may omit."""
+        names = (*(name for weight in self.weights for name in weight.theirs), *self.tied)
+        return name if name.split(".", 1)[0] in {known.split(".", 1)[0] for known in names} else self.base + name
+
+    def to_ours(self, tensors: Mapping[str, Tensor], model: Mapping[str, Any], where: str) -> dict[str, Tensor]:
+        """Their weights, or their gradients, under our names; without those of ``parts`` that are lacking.
 
         Raises:
             UserError: a weight is missing, one has no place in our model, or two tied ones differ.
         """
-        # Their names, with the prefix that a folder may omit.
-        theirs_all = [name for weight in self.weights for name in weight.theirs] + list(self.tied)
-        prefixes = {name.split(".", 1)[0] for name in theirs_all}
-        kept = [name for name in tensors if not name.endswith(self.ignored)]
-        names = {name if name.split(".", 1)[0] in prefixes else self.base + name: name for name in kept}
+        names = {self.full(name): name for name in tensors if not name.endswith(self.ignored)}
         given = {full: tensors[name] for full, name in names.items()}
 
         # The table, line by line; then what it does not explain.
         converted = {}
-        missing = []
-        for ours, theirs, layout in self.lines(layers):
-            missing += [name for name in theirs if name not in given]
-            if missing:
+        missing: dict[str, list[str]] = {}
+        for ours, theirs, layout in self.lines(model):
+            if absent := [name for name in theirs if name not in given]:
+                missing[ours] = absent
                 continue
             try:
                 converted[ours] = layout.ours([given[name] for name in theirs]).contiguous()
             except (RuntimeError, IndexError) as error:
                 shapes = ", ".join(f"{name} {tuple(given[name].shape)}" for name in theirs)
                 raise UserError(f"{where}: {shapes}: not the shapes of a {self.model_class}") from error
-        used = {name for _, theirs, _ in self.lines(layers) for name in theirs}
+        used = {name for _, theirs, _ in self.lines(model) for name in theirs}
         for name, other in self.tied.items():
-            if name in given and other in given and not torch.equal(given[name], given[other]):
+            if name not in used and name in given and other in given and not torch.equal(given[name], given[other]):
                 raise UserError(f"{where}: {name} differs from {other}; expected them tied, as in {self.model_class}")
+        for prefixes in self.parts.values():
+            if not any(name.startswith(prefixes) for name in converted):
+                missing = {name: absent for name, absent in missing.items() if not name.startswith(prefixes)}
         if missing:
-            lacking = listed(sorted(missing), 7)
+            lacking = listed(sorted(name for absent in missing.values() for name in absent), 7)
             raise UserError(f"{where}: lacks {lacking}; expected the weights of a {self.model_class}")
         if unknown := given.keys() - used - self.tied.keys():
             extra = listed(sorted(names[name] for name in unknown), 7)
+            layers = model["layers"]
             raise UserError(f"{where}: contains {extra}, which a {self.model_class} with {layers} layers does not have")
         return converted
 
+    def lacking(self, converted: Collection[str]) -> list[str]:
+        """The parts of our model of which there is no weight among our names."""
+        return [part for part, names in self.parts.items() if not any(name.startswith(names) for name in converted)]
+
     def their_config(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Their configuration of a model with our configuration ``model``."""
-        sizes = {name: model[size.ours] for size in self.sizes for name in size.theirs}
+        written = (size for size in self.sizes if size.always or model[size.ours] != size.default)
+        sizes = {name: model[size.ours] + size.less if size.less else model[size.ours] for size in written for name in size.theirs}
         fixed = {name: accepted[0] for name, accepted in self.fixed.items()}
         names = {"model_type": self.model_type, "architectures": [self.model_class]}
         nested: dict[str, Any] = {}
@@ -180,12 +200,13 @@ class Family:
         model: dict[str, Any] = {}
         for size in self.sizes:
             values = {name: value for name in size.theirs if (value := _value(theirs, name)) is not None}
-            name, value = next(iter(values.items()), (size.theirs[0], size.default))
-            if value is None:
+            name, value = next(iter(values.items()), (next(iter(size.theirs), ""), size.default))
+            if value is ...:
                 raise UserError(f"{where}.{name}: missing; expected the model's {size.ours}")
-            if type(value) not in (int, float):
-                raise UserError(f"{where}.{name}: found {value!r}; expected a number")
-            model[size.ours] = value
+            kinds = (bool,) if isinstance(size.default, bool) else (int, float)
+            if value is not size.default and type(value) not in kinds:
+                raise UserError(f"{where}.{name}: found {value!r}; expected {'true or false' if bool in kinds else 'a number'}")
+            model[size.ours] = value - size.less if size.less else value
         for name, expected in self.follows(model).items():
             if (found := _value(theirs, name)) not in (None, expected):
                 raise UserError(

@@ -1,26 +1,34 @@
 """Checkpoints as folders that transformers loads, and such folders as checkpoints: the same ones, bit for bit."""
 
+import contextlib
 import json
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plm_core import checkpoint
-from plm_core.config import UserError, from_dict, section
+from plm_core.config import UserError, from_dict, listed, section
 from plm_core.evaluation.likelihood import named
 from plm_core.files import atomic_folder
 from plm_core.interchange import tokenizer
-from plm_core.interchange.families import FAMILIES
+from plm_core.interchange.families import FAMILIES, PUBLISHED
 from plm_core.interchange.family import Family
+from plm_core.interchange.published import ours_of, published_tokenizer, theirs_of
 from plm_core.objectives import OBJECTIVES
 from plm_core.templates import render
-from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE
+from plm_core.sections.models import differing, shape
+from plm_core.sections.description import Published as PublishedFolder
+from plm_core.text.published import Published
+from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
 
+LARGEST = 1 << 20
+"""Bytes of a text file beside the weights; larger ones are forms of the vocabulary."""
 OWN = "plm_checkpoint"
 """The key of their configuration under which an ``Origin`` is kept."""
 
@@ -56,6 +64,9 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     # Only what one of their classes computes.
     if config.head is not None:
         raise UserError(f"{checkpoint_folder}: is a fine-tuned model; expected a pretrained one")
+    if config.published is not None:
+        _export_published(loaded, config.published, target)
+        return
     family = FAMILIES.get(config.architecture)
     if family is None:
         raise UserError(
@@ -67,10 +78,13 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
             f"{checkpoint_folder}: is {config.architecture} trained with the {config.objective} objective, which has "
             f"no counterpart in transformers; expected the {family.objective} objective, as {family.model_class}"
         )
+    sizes = asdict(loaded.model.config)
+    back = shape(config.architecture, family.our_config(family.their_config(sizes), "config.json"), "model")
+    if names := differing(loaded.model.config, back):
+        raise UserError(f"{checkpoint_folder}: has {listed(names)}, which a {family.model_class} cannot have")
 
     # The folder. What their configuration has no key for is kept beside it, for the way back.
-    sizes = asdict(loaded.model.config)
-    weights = family.to_theirs(loaded.model.state_dict(), sizes["layers"], sizes["heads"])
+    weights = family.to_theirs(loaded.model.state_dict(), sizes)
     likelihood = OBJECTIVES[config.objective].likelihood
     beyond = {name: value for name, value in sizes.items() if name not in {size.ours for size in family.sizes}}
     origin = asdict(Origin(config.step, config.valid_nats, config.lineage, config.objective, beyond))
@@ -114,16 +128,18 @@ def import_hf(source: Path, target: Path) -> str:
         raise UserError(f"{place}: not JSON ({error})") from error
     if not isinstance(theirs, dict):
         raise UserError(f"{place}: found a {type(theirs).__name__}; expected an object")
-    families = {family.model_type: family for family in FAMILIES.values()}
-    family = families.get(str(theirs.get("model_type")))
+    family = PUBLISHED.get(str(theirs.get("model_type")))
     if family is None:
         raise UserError(
-            f"{place}.model_type: found {theirs.get('model_type')!r}; expected one of {', '.join(families)}"
+            f"{place}.model_type: found {theirs.get('model_type')!r}; expected one of {', '.join(PUBLISHED)}"
         )
-    own = source / MODEL_FILE
-    text = open_tokenizer(own) if own.is_file() else tokenizer.without_frame(source / JSON_FILE, family)
+    if "auto_map" in theirs:
+        raise UserError(f"{place}.auto_map: wants to run code of the folder; expected a model that is known here")
     sizes = family.our_config(theirs, str(place))
-    if sizes["vocab_size"] != text.vocab_size:
+    text = _own_tokenizer(source, family, theirs) or published_tokenizer(source, family, theirs, sizes["vocab_size"])
+    if isinstance(text, Published):
+        sizes["vocab_size"] = text.vocab_size
+    elif sizes["vocab_size"] != text.vocab_size:
         raise UserError(
             f"{place}.vocab_size: found {sizes['vocab_size']}; expected {text.vocab_size}, as {text.path.name}"
         )
@@ -133,15 +149,23 @@ def import_hf(source: Path, target: Path) -> str:
 
     # Their weights, from as many files as there are, in float32.
     given: dict[str, Tensor] = {}
+    places: dict[str, list[str]] = {}
     for file in sorted(source.glob("model*.safetensors")):
         try:
-            given |= load_file(file)
+            part = load_file(file)
         except SafetensorError as error:
             raise UserError(f"{file}: not a safetensors file ({error})") from error
+        places |= {name: [file.name, str(tensor.dtype).removeprefix("torch.")] for name, tensor in part.items()}
+        given |= {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in part.items()}
     if not given:
-        raise UserError(f"{source / checkpoint.WEIGHTS_FILE}: missing; expected weights as safetensors")
-    given = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in given.items()}
-    weights = family.to_ours(given, sizes["layers"], str(source))
+        pickles = listed(sorted(path.name for path in source.glob("*.bin")))
+        instead = f" ({pickles} may run code when it is read, and is not)" if pickles else ""
+        raise UserError(f"{source / checkpoint.WEIGHTS_FILE}: missing; expected weights as safetensors{instead}")
+    weights = family.to_ours(given, vars(model.config), str(source))
+    lacking = family.lacking(weights)
+    if isinstance(text, Published):
+        weights = ours_of(weights, text)
+    weights = model.state_dict() | weights if lacking else weights
     for name, own_weight in model.state_dict().items():
         shape, expected = (tuple(weight.shape) for weight in (weights[name], own_weight))
         if shape != expected:
@@ -153,9 +177,73 @@ def import_hf(source: Path, target: Path) -> str:
         raise UserError(
             f"{place}.{OWN}.objective: found {objective!r}; expected {family.objective}, or one that builds on it"
         )
-    facts = vars(origin) | {"objective": objective, "model": asdict(model.config)}
+    published = None
+    if isinstance(text, Published):
+        published = PublishedFolder("", theirs, _texts(source, text.name), places, lacking)
+    elif lacking:
+        raise UserError(f"{source}: lacks {', '.join(lacking)}; expected the weights of a {family.model_class}")
+    facts = vars(origin) | {"objective": objective, "model": asdict(model.config), "published": published}
     config = checkpoint.CheckpointConfig(checkpoint.FORMAT, family.architecture, tokenizer_sha256=text.sha256, **facts)
     return checkpoint.save(target, model.state_dict(), text, config)
+
+
+def _own_tokenizer(source: Path, family: Family, theirs: dict[str, Any]) -> Tokenizer | None:
+    """The tokenizer of a folder that was exported from here; None if it is another one."""
+    own = source / MODEL_FILE
+    try:
+        return open_tokenizer(own) if own.is_file() else tokenizer.without_frame(source / JSON_FILE, family)
+    except UserError:
+        if OWN in theirs:
+            raise
+    return None
+
+
+def _texts(source: Path, tokenizer_file: str) -> dict[str, str]:
+    """The text files beside weights and configuration, without other forms of the tokenizer."""
+    left_out = {tokenizer_file, checkpoint.CONFIG_FILE, "vocab.txt", "vocab.json", "merges.txt"}
+    found = {}
+    for path in sorted(source.rglob("*")):
+        name = path.relative_to(source).as_posix()
+        if path.suffix in (".json", ".txt", ".md") and name not in left_out and path.stat().st_size < LARGEST:
+            with contextlib.suppress(UnicodeDecodeError):
+                found[name] = path.read_bytes().decode()
+    return found
+
+
+def _export_published(loaded: checkpoint.Loaded, published: PublishedFolder, target: Path) -> None:
+    """Write a model that began as a published one as a folder of its kind: the same files, if it is as published.
+
+    A part that was lacking is written if the model was trained. Weights have the published precision if that loses
+    nothing, and otherwise float32.
+    """
+    tokenizer = loaded.tokenizer
+    assert isinstance(tokenizer, Published)
+    family = PUBLISHED[published.config["model_type"]]
+    weights = theirs_of(loaded.model.state_dict(), tokenizer)
+    tensors = family.to_theirs(weights, asdict(loaded.model.config))
+    names = {family.full(name): name for name in published.tensors}
+    tied = {name: tensors[other] for name, other in family.tied.items() if name in names}
+    trained = loaded.config.step > 0
+    tensors = {name: tensor for name, tensor in (tied | tensors).items() if trained or name in names}
+    kinds = {name: getattr(torch, published.tensors[names[name]][1]) for name in tensors if name in names}
+    exact = all(tensors[name].to(kind).float().equal(tensors[name]) for name, kind in kinds.items())
+    files: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        file = published.tensors[names[name]][0] if name in names else checkpoint.WEIGHTS_FILE
+        files.setdefault(file, {})[names.get(name, name)] = tensor.to(kinds.get(name)) if exact else tensor
+    config = published.config
+    if published.lacking and trained:
+        config = config | {"architectures": [family.model_class]}
+    if not exact:
+        config = config | {"dtype": "float32", "torch_dtype": "float32"}
+    with atomic_folder(target, checksums=False) as folder:
+        for file, part in files.items():
+            save_file({name: tensor.contiguous().clone() for name, tensor in part.items()}, folder / file, {"format": "pt"})
+        for name, content in published.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content.encode())
+        (folder / tokenizer.name).write_bytes(tokenizer.content)
+        _write(folder / checkpoint.CONFIG_FILE, config)
 
 
 def _computed(objective: str, family: Family) -> bool:

@@ -22,8 +22,6 @@ from plm_core.models.blocks import attend, both_directions, check_ids, narrowed,
 from plm_core.models.output import Output
 from plm_core.sections.models import BERTConfig
 
-EPSILON = 1e-12
-"""Added to the variance in layer normalisation, as released."""
 POSITIONS = 2.0
 """The standard deviation of the positions of ``look_at_neighbours``, in units of that of the tokens."""
 SHARPNESS = 8.5
@@ -61,11 +59,12 @@ class Block(nn.Module):
 
     def __init__(self, config: BERTConfig) -> None:
         super().__init__()
+        assert config.inner is not None
         self.attention = Attention(config)
-        self.norm_1 = nn.LayerNorm(config.width, eps=EPSILON)
-        self.up = nn.Linear(config.width, 4 * config.width)
-        self.down = nn.Linear(4 * config.width, config.width)
-        self.norm_2 = nn.LayerNorm(config.width, eps=EPSILON)
+        self.norm_1 = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.up = nn.Linear(config.width, config.inner)
+        self.down = nn.Linear(config.inner, config.width)
+        self.norm_2 = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor | None = None) -> Tensor:
@@ -83,14 +82,14 @@ class BERT(nn.Module):
         super().__init__()
         self.config = config
         self.tokens = nn.Embedding(config.vocab_size, config.width)
-        self.positions = nn.Embedding(config.context, config.width)
-        self.segments = nn.Embedding(config.segments, config.width)
-        self.norm = nn.LayerNorm(config.width, eps=EPSILON)
+        self.positions = nn.Embedding(config.first_position + config.context, config.width)
+        self.segments = nn.Embedding(config.segments, config.width) if config.segments else None
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.drop = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.pooler = nn.Linear(config.width, config.width)
         self.transform = nn.Linear(config.width, config.width)
-        self.transform_norm = nn.LayerNorm(config.width, eps=EPSILON)
+        self.transform_norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.follows = nn.Linear(config.width, 2)
         initialise(self, config.initializer_range)
@@ -159,13 +158,15 @@ def embedded(
     For the arguments and the ValueError see ``BERT.forward``; ELECTRA's input is the same.
     """
     attn_mask = both_directions(ids, model.config.vocab_size, model.config.context, attention_mask, documents)
-    if segments is None:
+    if segments is None or model.config.segments < 2:
         segments = torch.zeros_like(ids)
-    check_ids(segments, model.config.segments, "segments")
+    check_ids(segments, model.config.segments or 1, "segments")
     # Positions are counted within a document.
     here = torch.arange(ids.shape[1], device=ids.device) if documents is None else places_in(documents)
     # The input is the sum of three embeddings (section 3, "Input/Output Representations").
-    x = model.tokens(ids) + model.positions(here) + model.segments(segments)
+    x = model.tokens(ids) + model.positions(here + getattr(model.config, "first_position", 0))
+    if model.segments is not None:
+        x = x + model.segments(segments)
     return model.drop(narrowed(model.norm(x))), attn_mask
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.bert import EPSILON, Block, embedded, initialise
+from plm_core.models.bert import Block, embedded, initialise
 from plm_core.models.output import Output
 from plm_core.sections.models import BERTConfig, ELECTRAConfig
 
@@ -28,7 +28,7 @@ class Generator(nn.Module):
         self.project = projection(embedding, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.transform = nn.Linear(config.width, embedding)
-        self.transform_norm = nn.LayerNorm(embedding, eps=EPSILON)
+        self.transform_norm = nn.LayerNorm(embedding, eps=config.norm_epsilon)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor, tokens: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class ELECTRA(nn.Module):
         self.tokens = nn.Embedding(config.vocab_size, embedding)
         self.positions = nn.Embedding(config.context, embedding)
         self.segments = nn.Embedding(config.segments, embedding)
-        self.norm = nn.LayerNorm(embedding, eps=EPSILON)
+        self.norm = nn.LayerNorm(embedding, eps=config.discriminator.norm_epsilon)
         self.drop = nn.Dropout(config.dropout)
         self.project = projection(embedding, config.width)
         self.blocks = nn.ModuleList(Block(config.discriminator) for _ in range(config.layers))

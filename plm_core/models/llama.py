@@ -2,10 +2,10 @@
 
 Section 2.2 changes the Transformer in three ways: the input of each sub-block is normalised, as in GPT-2, but with
 RMSNorm (Zhang and Sennrich 2019); the feed-forward layer is SwiGLU (Shazeer 2020); positions are rotary (Su et al.
-2021). As released, no layer has a bias, and queries, keys and values each have their own projection. Two things are
-from later models: query heads may share keys and values (Llama 2 and 3; Ainslie et al. 2023), and the output layer is
-the token embedding (tied), as in the small models of Llama 3.2, in which the vocabulary has a large part of the
-weights.
+2021). As released, no layer has a bias, and queries, keys and values each have their own projection. Some things are
+from later models: query heads may share keys and values (Llama 2 and 3; Ainslie et al. 2023), the output layer is the
+token embedding (tied) unless the section says otherwise, as in small models, in which the vocabulary has a large part
+of the weights; and for published ones, slower angles beyond the first context (Llama 3.1) and biases (Qwen 2).
 
 Shapes: B rows, T positions, D width, H heads, G key-value heads, S = D/H, V vocabulary.
 """
@@ -19,11 +19,10 @@ from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, narrowed
 from plm_core.models.decoder import Decoder
+from plm_core.models.output import Output
 from plm_core.models.rotary import Angles, angles, rotate
 from plm_core.sections.models import LlamaConfig
 
-EPSILON = 1e-6
-"""Added to the mean square in RMSNorm, as released."""
 
 
 class Attention(nn.Module):
@@ -35,9 +34,9 @@ class Attention(nn.Module):
         self.heads = config.heads
         self.size = config.width // config.heads
         self.dropout = config.dropout
-        self.q = nn.Linear(config.width, config.width, bias=False)
-        self.k = nn.Linear(config.width, config.kv_heads * self.size, bias=False)
-        self.v = nn.Linear(config.width, config.kv_heads * self.size, bias=False)
+        self.q = nn.Linear(config.width, config.width, bias=config.qkv_bias)
+        self.k = nn.Linear(config.width, config.kv_heads * self.size, bias=config.qkv_bias)
+        self.v = nn.Linear(config.width, config.kv_heads * self.size, bias=config.qkv_bias)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, by: Angles, attn_mask: Tensor | None, cache: Any = None) -> Tensor:
@@ -71,9 +70,9 @@ class Block(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         assert config.inner is not None
-        self.norm_1 = nn.RMSNorm(config.width, eps=EPSILON)
+        self.norm_1 = nn.RMSNorm(config.width, eps=config.norm_epsilon)
         self.attention = Attention(config)
-        self.norm_2 = nn.RMSNorm(config.width, eps=EPSILON)
+        self.norm_2 = nn.RMSNorm(config.width, eps=config.norm_epsilon)
         self.gate = nn.Linear(config.width, config.inner, bias=False)
         self.up = nn.Linear(config.width, config.inner, bias=False)
         self.down = nn.Linear(config.inner, config.width, bias=False)
@@ -94,7 +93,9 @@ class Llama(Decoder):
         self.config = config
         self.tokens = nn.Embedding(config.vocab_size, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, eps=EPSILON)
+        self.norm = nn.RMSNorm(config.width, eps=config.norm_epsilon)
+        if not config.tied:
+            self.unembed = nn.Linear(config.width, config.vocab_size, bias=False)
         initialise(self)
 
     def states(
@@ -102,11 +103,16 @@ class Llama(Decoder):
     ) -> Tensor:
         """Ids ``[B, T]`` to hidden states ``[B, T, D]``; for the arguments see ``Decoder``."""
         x = self.tokens(ids)
-        by = angles(positions, self.config.width // self.config.heads, self.config.rope_base, x.dtype)
+        c = self.config
+        by = angles(positions, c.width // c.heads, c.rope_base, x.dtype, c.rope_factor, c.rope_context or 0)
         x = narrowed(x)
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
             x = block(x, by, attn_mask, cache)
         return self.norm(x)
+
+    def output(self, hidden: Tensor) -> Output:
+        """The output layer at hidden states ``[..., D]``."""
+        return super().output(hidden) if self.config.tied else Output(hidden, self.unembed.weight)
 
 
 def initialise(model: Llama) -> None:
@@ -120,3 +126,5 @@ def initialise(model: Llama) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=deviation * (residual if name.endswith(("out", "down")) else 1.0))
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)

@@ -21,25 +21,39 @@ class Angles(NamedTuple):
     sin: Tensor
 
 
-def angles(positions: Tensor, size: int, base: float, dtype: torch.dtype) -> Angles:
-    """The angles of positions ``[T]`` or ``[B, T]`` for heads of ``size`` dimensions."""
-    cos, sin = _angles(positions, size, base)
+LOW, HIGH = 1, 4
+"""The RoPE scaling of Llama 3.1: pairs that turn less often than ``LOW`` times in the first context are slowed down,
+those that turn more often than ``HIGH`` times are not, and between them it changes evenly."""
+
+
+def angles(
+    positions: Tensor, size: int, base: float, dtype: torch.dtype, factor: float = 1.0, context: int = 0
+) -> Angles:
+    """The angles of positions ``[T]`` or ``[B, T]`` for heads of ``size`` dimensions.
+
+    With ``factor`` slow pairs turn slower, for positions beyond ``context``.
+    """
+    cos, sin = _angles(positions, size, base, factor, context)
     return Angles(cos.to(dtype), sin.to(dtype))
 
 
 @torch.library.custom_op("plm::angles", mutates_args=())
-def _angles(positions: Tensor, size: int, base: float) -> tuple[Tensor, Tensor]:
+def _angles(positions: Tensor, size: int, base: float, factor: float, context: int) -> tuple[Tensor, Tensor]:
     """Cosine and sine in float64, as an operation that is opaque to the compiler: it would compute them again, for each
     row and head, in every kernel that rotates queries or keys (a quarter of a LLaMA's step on an H100)."""
     # In float32 the angles of positions in the thousands are exact to only three decimal places.
     pairs = torch.arange(0, size, 2, device=positions.device, dtype=torch.float64)
-    turned = positions[..., None, :, None] * base ** (-pairs / size)
+    speeds = base ** (-pairs / size)
+    if factor != 1:
+        fast = ((context * speeds / (2 * torch.pi) - LOW) / (HIGH - LOW)).clamp(0, 1)
+        speeds = speeds * (fast + (1 - fast) / factor)
+    turned = positions[..., None, :, None] * speeds
     turned = turned if turned.ndim == 4 else turned[None]
     return turned.cos(), turned.sin()
 
 
 @_angles.register_fake
-def _(positions: Tensor, size: int, base: float) -> tuple[Tensor, Tensor]:
+def _(positions: Tensor, size: int, base: float, factor: float, context: int) -> tuple[Tensor, Tensor]:
     rows = len(positions) if positions.ndim == 2 else 1
     shape = (rows, 1, positions.shape[-1], -(-size // 2))
     cos = torch.empty(shape, dtype=torch.float64, device=positions.device)

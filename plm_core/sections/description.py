@@ -27,6 +27,22 @@ class Lineage:
 
 
 @section
+class Published:
+    """The published model that a checkpoint is, or has started from: what its folder holds besides weights."""
+
+    source: str
+    """Its address with a revision or version, such as ``hf://owner/name@commit``; empty for a folder."""
+    config: dict[str, Any]
+    """Its ``config.json``."""
+    files: dict[str, str]
+    """The other text files beside the weights by name, for the way back."""
+    tensors: dict[str, list[str]]
+    """The file and the type of each of its weights by name."""
+    lacking: list[str] = field(default_factory=list)
+    """The parts of our model that it lacks, which were drawn at random: what they compute is not published."""
+
+
+@section
 class CheckpointConfig:
     """``config.json``."""
 
@@ -48,6 +64,8 @@ class CheckpointConfig:
     """What a fine-tuned model has on top: its task and labels; null for a pretrained model."""
     lineage: Lineage | None = None
     """What its pretraining run read; null if that is not known."""
+    published: Published | None = None
+    """The published model it started from; null for one that started from random weights."""
 
 
 def read_description(folder: Path) -> CheckpointConfig:

@@ -74,10 +74,23 @@ class LlamaConfig(TransformerConfig):
     rope_base: PositiveFloat = 10_000.0
     """The base of the rotary embedding (RoPE theta): about how much slower the last dimensions of a head rotate than
     the first (Su et al. 2021, section 3.2.2); larger for longer contexts."""
+    rope_factor: PositiveFloat = 1.0
+    """How much slower the slow dimensions rotate than that, so that a model reads further than the context it was
+    first trained on (the RoPE scaling of Llama 3.1); 1 for no scaling."""
+    rope_context: PositiveInt | None = None
+    """That first context; required with ``rope_factor``, null without."""
+    tied: bool = True
+    """Whether the output layer is the token embedding, as in small models, or has weights of its own."""
+    qkv_bias: bool = False
+    """Whether queries, keys and values have biases, as in Qwen 2."""
+    norm_epsilon: PositiveFloat = 1e-6
+    """Added to the mean square in RMSNorm: 1e-6 in the first LLaMA, 1e-5 in later ones."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_pairs(self)
+        if (self.rope_factor != 1) != (self.rope_context is not None):
+            raise ValueError(f"rope_factor: {self.rope_factor:g} with rope_context {self.rope_context}; expected both")
         # Filled in, so that a checkpoint says what its sizes are.
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "inner", self.inner or _gated(self.width))
@@ -89,8 +102,17 @@ class LlamaConfig(TransformerConfig):
 class BERTConfig(TransformerConfig):
     """Section ``model`` of a BERT."""
 
-    segments: PositiveInt = 2
-    """S, how many segments have an embedding."""
+    segments: NonNegativeInt = 2
+    """S, how many segments have an embedding: 2 in BERT, 1 in RoBERTa, none in DistilBERT. With fewer than 2, texts of
+    a pair are told apart by ``<sep>`` alone."""
+    separators: PositiveInt = 1
+    """How many ``<sep>`` stand between the texts of a pair: 2 in RoBERTa."""
+    first_position: NonNegativeInt = 0
+    """Where positions begin to count: at 2 in RoBERTa, whose first ones belong to padding and are never read."""
+    inner: PositiveInt | None = None
+    """The size of the feed-forward layer; null for 4 times ``width``."""
+    norm_epsilon: PositiveFloat = 1e-12
+    """Added to the variance in layer normalisation: 1e-12 in BERT, 1e-5 in RoBERTa."""
     initial_attention: Literal["drawn", "neighbours"] = "drawn"
     """What heads attend to before training: anything, as published, or half of them one neighbour each, as some heads
     of trained models do. In a run of a few minutes a masked model does not learn this by itself."""
@@ -100,6 +122,8 @@ class BERTConfig(TransformerConfig):
         if self.initial_attention == "neighbours" and self.width // self.heads % 2:
             size = self.width // self.heads
             raise ValueError(f"initial_attention: heads of {size} ({self.width} / {self.heads}); expected an even size")
+        # Filled in, so that a checkpoint says what its sizes are.
+        object.__setattr__(self, "inner", self.inner or 4 * self.width)
 
 
 @section
@@ -170,8 +194,8 @@ class XLNetConfig(TransformerConfig):
 
 _GPT2 = {"vocab_size": 50257, "context": 1024}
 _GPT3 = {"vocab_size": 50257, "context": 2048}
-_LLAMA1 = {"vocab_size": 32000, "context": 2048}
-_LLAMA3 = {"vocab_size": 128256, "context": 8192, "rope_base": 500_000}
+_LLAMA1 = {"vocab_size": 32000, "context": 2048, "tied": False}
+_LLAMA3 = {"vocab_size": 128256, "context": 8192, "rope_base": 500_000, "norm_epsilon": 1e-5}
 _GPT = {
     # Radford et al. 2019, table 2.
     "small": _GPT2 | {"layers": 12, "heads": 12, "width": 768},
@@ -190,14 +214,13 @@ _GPT = {
     "175B": _GPT3 | {"layers": 96, "heads": 96, "width": 12288},
 }
 _LLAMA = {
-    # Touvron et al. 2023, table 2; vocabulary, context and inner sizes are those of the released models, whose output
-    # layer is not tied, unlike here.
+    # Touvron et al. 2023, table 2; vocabulary, context and inner sizes are those of the released models.
     "7B": _LLAMA1 | {"layers": 32, "heads": 32, "width": 4096, "inner": 11008},
     "13B": _LLAMA1 | {"layers": 40, "heads": 40, "width": 5120, "inner": 13824},
     "33B": _LLAMA1 | {"layers": 60, "heads": 52, "width": 6656, "inner": 17920},
     "65B": _LLAMA1 | {"layers": 80, "heads": 64, "width": 8192, "inner": 22016},
-    # The released Llama 3.2, whose output layer is tied. It reads 131,072 positions by RoPE scaling, which is not
-    # implemented here; the context is that of the first stage of training (Grattafiori et al. 2024, section 3.4).
+    # The released Llama 3.2 before its RoPE scaling, with which it reads 131,072 positions: the context is that of the
+    # first stage of training (Grattafiori et al. 2024, section 3.4).
     "3.2-1B": _LLAMA3 | {"layers": 16, "heads": 32, "width": 2048, "kv_heads": 8, "inner": 8192},
     "3.2-3B": _LLAMA3 | {"layers": 28, "heads": 24, "width": 3072, "kv_heads": 8, "inner": 8192},
 }
@@ -231,7 +254,7 @@ class Architecture:
 
     config: type[Any]
     """A section with the sizes of ``TransformerConfig``."""
-    presets: dict[str, dict[str, int]]
+    presets: dict[str, dict[str, float]]
     """The published sizes by name."""
     objectives: tuple[str, ...]
     """The objectives that can train it."""

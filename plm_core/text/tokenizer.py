@@ -18,6 +18,8 @@ MODEL_FILE = "tokenizer.model"
 """The file of the kinds of sentencepiece."""
 JSON_FILE = "tokenizer.json"
 """The file of the kinds of the library tokenizers."""
+PUBLISHED_FILE = "tokenizer.published.json"
+"""The file of a published tokenizer, with how its ids are permuted."""
 BYTES_AND_SPECIALS = 256 + len(PIECES) + 1
 """The smallest vocabulary of sentencepiece: every byte, the special tokens, the line end."""
 NOT_LEARNED = {"bpe": BYTES_AND_SPECIALS, "unigram": BYTES_AND_SPECIALS, "wordpiece": len(PIECES), "bytelevel": 263}
@@ -75,7 +77,7 @@ class Tokenizer(ABC):
 
     file: ClassVar[str]
     """The name of its file in a folder."""
-    lossless: ClassVar[bool] = True
+    lossless: bool = True
     """Whether ``decode(encode(text)) == normalize(text)`` for every string."""
     kind: str
     """As in ``TokenizerConfig``."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from plm_core.config import UserError
 from plm_core.files import CHECKSUMS, verify_checksums
-from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, Tokenizer, TokenizerConfig
+from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, PUBLISHED_FILE, Tokenizer, TokenizerConfig
 
 
 def open_tokenizer(place: Path) -> Tokenizer:
     """Read a tokenizer's file, or the one in a folder; UserError if there is none that the stage could have written."""
-    names = (MODEL_FILE, JSON_FILE) if place.is_dir() else ("",)
+    names = (MODEL_FILE, JSON_FILE, PUBLISHED_FILE) if place.is_dir() else ("",)
     path = next((place / name for name in names if (place / name).is_file()), None)
     if path is None:
         raise UserError(f"{place / names[0]}: missing; expected a tokenizer (run `dvc repro tokenizer`)")
@@ -28,6 +28,10 @@ def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
         from plm_core.text.sentencepieces import SentencePiece
 
         return SentencePiece(path, data)
+    if path.name == PUBLISHED_FILE:
+        from plm_core.text.published import Published
+
+        return Published(path, data)
     from plm_core.text.hf_tokenizers import ByteLevel, WordPiece, parsed
 
     kind = WordPiece if parsed(path, data)["model"]["type"] == "WordPiece" else ByteLevel

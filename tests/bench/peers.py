@@ -75,7 +75,7 @@ def same_weights(paper: str, ours: Any, kind: Any) -> Any:
     """One of the peer's models with our weights; the head of a task is none of them."""
     family = FAMILIES[paper]
     theirs = kind(PEERS[paper][0](**family.their_config(vars(ours.config))))
-    weights = family.to_theirs(ours.state_dict(), ours.config.layers, ours.config.heads)
+    weights = family.to_theirs(ours.state_dict(), vars(ours.config))
     lacking, unknown = theirs.load_state_dict(weights, strict=False)
     heads = ("classifier.", "cls.")
     assert not [name for name in lacking if name not in family.tied and not name.startswith(heads)], lacking

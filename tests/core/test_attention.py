@@ -115,7 +115,7 @@ def test_the_maps_are_those_of_transformers(models, ids, name, objective):
     family, own = FAMILIES[name], models[name]
     config = transformers.AutoConfig.for_model(**family.their_config(vars(own.config)), attn_implementation="eager")
     other = getattr(transformers, family.model_class)(config).double().eval()
-    missing, unexpected = other.load_state_dict(family.to_theirs(own.state_dict(), L, H), strict=False)
+    missing, unexpected = other.load_state_dict(family.to_theirs(own.state_dict(), vars(own.config)), strict=False)
     assert (set(missing), unexpected) == (set(family.tied), [])
     expected = torch.cat(other(ids, output_attentions=True).attentions)
     torch.testing.assert_close(attention_maps(own, ids, input_format_of(objective)), expected, rtol=1e-10, atol=1e-12)

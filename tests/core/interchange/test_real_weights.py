@@ -36,9 +36,9 @@ def model(folder):
     assert (config.layers, config.width, config.context) == (6, 384, 512)
     model = BERT(config)
     trained = load_file(folder / "model.safetensors")
-    heads = family.to_theirs(model.state_dict(), config.layers, config.heads)
+    heads = family.to_theirs(model.state_dict(), vars(config))
     heads = {name: weight for name, weight in heads.items() if not name.startswith(family.base)}
-    model.load_state_dict(family.to_ours(heads | trained, config.layers, "weights"))
+    model.load_state_dict(family.to_ours(heads | trained, vars(config), "weights"))
     return model.eval()
 
 

@@ -51,7 +51,7 @@ def reference_of(paper, ours, dtype):
     config, kind = REFERENCES[paper]
     with exactly(dtype):
         theirs = kind(config(**family.their_config(vars(ours.config)), attn_implementation="eager"))
-    weights = family.to_theirs(ours.state_dict(), ours.config.layers, ours.config.heads)
+    weights = family.to_theirs(ours.state_dict(), vars(ours.config))
     lacking, unknown = theirs.to(dtype).load_state_dict(weights, strict=False)
     assert set(lacking) <= set(family.tied)
     assert not unknown
@@ -71,7 +71,7 @@ def agree(ours, theirs, what="logits"):
 def agree_on_gradients(paper, ours, theirs, but=()):
     """The gradient of every parameter; ``but`` ends the names of those that the input does not reach, in both."""
     gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in theirs.named_parameters()}
-    expected = FAMILIES[paper].to_ours(gradients, ours.config.layers, "the reference")
+    expected = FAMILIES[paper].to_ours(gradients, vars(ours.config), "the reference")
     assert expected.keys() == {name for name, _ in ours.named_parameters()}
     for name, parameter in ours.named_parameters():
         if name.endswith(but):

@@ -123,7 +123,7 @@ def test_a_compiler_computes_angles_once_and_does_not_look_into_them():
 @pytest.mark.parametrize("shape", [(7,), (3, 7)])
 def test_the_compiler_is_told_the_shape_of_angles(shape):
     positions = torch.arange(7).expand(shape)
-    torch.library.opcheck(torch.ops.plm.angles, (positions, 6, 1e4))
+    torch.library.opcheck(torch.ops.plm.angles, (positions, 6, 1e4, 4.0, 16))
     assert (
         angles(positions.to("meta"), 6, 1e4, torch.float32).cos.shape
         == angles(positions, 6, 1e4, torch.float32).cos.shape

@@ -29,7 +29,7 @@ GENERATOR = {"transform": "generator_predictions.dense", "transform_norm": "gene
 def encoder(tensors, prefix, width, heads, embedding):
     """The weights of one encoder, or their gradients, under the names of the reference."""
     found = {}
-    for ours, theirs, layout in FAMILIES["bert"].lines(2):
+    for ours, theirs, layout in FAMILIES["bert"].lines({"layers": 2, "segments": 2}):
         if ours.startswith("blocks."):
             names = [name.replace("bert.", "electra.") for name in theirs]
             found |= zip(names, layout.theirs(tensors[prefix + ours], heads), strict=True)

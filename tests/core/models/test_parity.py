@@ -182,7 +182,7 @@ def test_a_row_of_modernbert_is_pooled_as_the_classifier_of_the_reference_pools_
     theirs = ModernBertForSequenceClassification(
         ModernBertConfig(**FAMILIES["modernbert"].their_config(vars(ours.config)), num_labels=30)
     ).to(dtype)
-    weights = FAMILIES["modernbert"].to_theirs(ours.state_dict(), ours.config.layers, ours.config.heads)
+    weights = FAMILIES["modernbert"].to_theirs(ours.state_dict(), vars(ours.config))
     lacking, unknown = theirs.load_state_dict(weights, strict=False)
     assert (set(lacking), set(unknown)) == ({"classifier.weight", "classifier.bias"}, {"decoder.bias"})
     torch.nn.init.eye_(theirs.classifier.weight)

@@ -1,0 +1,223 @@
+"""Folders as transformers writes them, with tokenizers of their own: read, the same digits, and written back."""
+
+import json
+import random
+import shutil
+
+import pytest
+import sentencepiece
+import tokenizers
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from plm_core import checkpoint
+from plm_core.config import UserError
+from plm_core.corpus.normalize import normalize
+from plm_core.interchange import export_hf, import_hf
+from plm_core.interchange.published import ours_of
+from plm_core.text.special import CLS, PIECES, UNK
+
+T = 24
+SCRIPTS = ["The state of the Union, 1790.", "Ελληνικά γράμματα", "नमस्ते दुनिया", "العربية من اليمين", "👩\u200d🚀 e\u0301", "def f(x):\n    return 7"]
+ALPHABET = "".join(SCRIPTS) + "ABCdefghi 0123456789\n\t.,;()[]{}=+-" + "漢字かな한국어İßﬁ"
+
+
+def texts(count):
+    """Texts of several scripts: half of them sentences, half of them characters in any order."""
+    draw = random.Random(7)
+    for i in range(count):
+        parts = draw.choices(SCRIPTS, k=1 + i % 4) if i % 2 else ["".join(draw.choices(ALPHABET, k=1 + i % 40))]
+        yield normalize(" ".join(parts))
+
+
+def wordpiece(folder):
+    """As BERT's, uncased, with special tokens in the middle of the vocabulary."""
+    made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    plain = [f"[unused{i}]" for i in range(9)]
+    special = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[PAD]", *plain, *special], show_progress=False)
+    made.train_from_iterator(SCRIPTS * 3, trainer)
+    made.post_processor = processors.BertProcessing(("[SEP]", made.token_to_id("[SEP]")), ("[CLS]", made.token_to_id("[CLS]")))
+    names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    return saved(folder, made, names)
+
+
+def bytelevel(folder, first, names):
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=first, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(SCRIPTS * 3, trainer)
+    return saved(folder, made, names)
+
+
+def gpt2(folder):
+    return bytelevel(folder, ["!", "<|endoftext|>"], {"bos": "<|endoftext|>", "eos": "<|endoftext|>"})
+
+
+def roberta(folder):
+    names = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
+    return bytelevel(folder, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], names)
+
+
+def pieces(folder, **changes):
+    """A model of sentencepiece, as XLNet's."""
+    folder.mkdir(exist_ok=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SCRIPTS * 20), model_prefix=str(folder / "spiece"), vocab_size=200, hard_vocab_limit=False,
+        unk_id=0, bos_id=1, eos_id=2, pad_id=5, minloglevel=2, **changes,
+    )  # fmt: skip
+    (folder / "spiece.vocab").unlink()
+    return 200
+
+
+def xlnet(folder):
+    rows = pieces(folder, control_symbols=["<cls>", "<sep>", "<mask>"], pad_piece="<pad>")
+    return rows
+
+
+def saved(folder, made, names):
+    folder.mkdir(exist_ok=True)
+    made.save(str(folder / "tokenizer.json"))
+    facts = {f"{role}_token": piece for role, piece in names.items()}
+    (folder / "tokenizer_config.json").write_text(json.dumps(facts | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    return made.get_vocab_size()
+
+
+ENCODER = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 50}
+DECODER = ENCODER | {"num_key_value_heads": 1, "max_position_embeddings": 64}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 900.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+# A class of transformers, its sizes, its tokenizer.
+FOLDERS = {
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}, gpt2),
+    "bert": ("BertForPreTraining", ENCODER | {"max_position_embeddings": 40}, wordpiece),
+    "bert-encoder": ("BertModel", ENCODER | {"max_position_embeddings": 40}, wordpiece),
+    "roberta": ("RobertaForMaskedLM", ENCODER | {"max_position_embeddings": 42, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}, roberta),
+    "distilbert": ("DistilBertForMaskedLM", {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 50, "max_position_embeddings": 40}, wordpiece),
+    "electra": ("ElectraForPreTraining", ENCODER | {"intermediate_size": 96, "embedding_size": 12, "max_position_embeddings": 40}, wordpiece),
+    "modernbert": ("ModernBertForMaskedLM", ENCODER | {"max_position_embeddings": 40, "local_attention": 8, "classifier_pooling": "mean", "pad_token_id": 0}, wordpiece),
+    "llama": ("LlamaForCausalLM", DECODER | {"rms_norm_eps": 1e-5, "rope_parameters": LLAMA3}, gpt2),
+    "llama-tied": ("LlamaForCausalLM", DECODER | {"tie_word_embeddings": True}, gpt2),
+    "qwen2": ("Qwen2ForCausalLM", DECODER, gpt2),
+    "mistral": ("MistralForCausalLM", DECODER | {"sliding_window": None}, gpt2),
+    "xlnet": ("XLNetLMHeadModel", {"d_model": 24, "n_layer": 2, "n_head": 3, "d_inner": 96}, xlnet),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def published(request, tmp_path_factory):
+    """A published folder, its model, and the checkpoint read from it."""
+    kind, sizes, tokenizer = FOLDERS[request.param]
+    folder = tmp_path_factory.mktemp(request.param) / "theirs"
+    rows = tokenizer(folder) + 3  # a vocabulary is often padded
+    torch.manual_seed(3)
+    model = getattr(transformers, kind)
+    made = model(model.config_class(vocab_size=rows, **sizes))
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    made.save_pretrained(folder)
+    import_hf(folder, folder.parent / "ours")
+    return folder, made.eval(), checkpoint.load(folder.parent / "ours")
+
+
+@torch.no_grad()
+def test_the_digits_are_those_of_transformers(published):
+    _, theirs, ours = published
+    tokenizer, name = ours.tokenizer, ours.config.published.config["model_type"]
+    usable = torch.from_numpy(tokenizer.theirs >= 0).nonzero()[:, 0]
+    rows = usable[torch.randint(len(usable), (3, T), generator=torch.Generator().manual_seed(5))]
+    ids = torch.from_numpy(tokenizer.theirs)[rows]
+    output = theirs(ids, output_hidden_states=True)
+    hidden = ours.model.encode(rows)
+    torch.testing.assert_close(hidden, output.hidden_states[-1], rtol=1e-5, atol=1e-5)
+    if type(theirs).__name__ == "BertModel":
+        torch.testing.assert_close(ours.model.pool(hidden), output.pooler_output, rtol=1e-5, atol=1e-5)
+        return
+    if name == "electra":
+        torch.testing.assert_close(ours.model.detect(hidden), output.logits, rtol=1e-5, atol=1e-5)
+        return
+    logits = output.prediction_logits if "prediction_logits" in output else output.logits
+    expected = logits[..., torch.from_numpy(tokenizer.theirs[tokenizer.theirs >= 0])]
+    found = ours.model.logits(hidden)
+    torch.testing.assert_close(found[..., usable], expected, rtol=1e-5, atol=1e-5)
+    # A special token that the vocabulary lacks has the mean of all logits.
+    new = (torch.from_numpy(tokenizer.theirs) < 0).nonzero()[:, 0]
+    mean = logits.mean(-1, keepdim=True).expand(*logits.shape[:-1], len(new))
+    torch.testing.assert_close(found[..., new], mean, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_written_is_what_was_read(published, tmp_path):
+    folder, _, _ = published
+    export_hf(folder.parent / "ours", tmp_path / "again")
+    assert {path.name for path in folder.iterdir()} == {path.name for path in (tmp_path / "again").iterdir()}
+    for path in folder.iterdir():
+        written = (tmp_path / "again" / path.name).read_bytes()
+        if path.name == "config.json":
+            assert json.loads(written) == json.loads(path.read_bytes())
+        else:
+            assert written == path.read_bytes(), path.name
+
+
+def test_a_trained_model_is_written_for_transformers_too(published, tmp_path):
+    folder, _, ours = published
+    torch.manual_seed(4)
+    trained = {name: tensor + 0.01 * torch.randn_like(tensor) for name, tensor in ours.model.state_dict().items()}
+    facts = vars(ours.config) | {"step": 5}
+    checkpoint.save(tmp_path / "trained", trained, ours.tokenizer, checkpoint.CheckpointConfig(**facts))
+    export_hf(tmp_path / "trained", tmp_path / "theirs")
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    model, info = getattr(transformers, config["architectures"][0]).from_pretrained(
+        tmp_path / "theirs", output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    rows = torch.arange(len(PIECES), len(PIECES) + T)[None]
+    with torch.no_grad():
+        found = model.eval()(torch.from_numpy(ours.tokenizer.theirs)[rows], output_hidden_states=True).hidden_states[-1]
+        expected = checkpoint.load(tmp_path / "trained").model.encode(rows)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_ids_are_those_of_the_published_tokenizer(published):
+    folder, _, ours = published
+    tokenizer = ours.tokenizer
+    if (folder / "tokenizer.json").is_file():
+        reference = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+        expected = reference(list(texts(900)), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    else:
+        model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
+        expected = [model.encode(text) for text in texts(900)]
+    for text, theirs in zip(texts(900), expected, strict=True):
+        ids = tokenizer.encode(text)
+        assert [int(tokenizer.theirs[i]) for i in ids] == theirs, text
+        spelling = tokenizer.spell(text)
+        assert spelling.ids == ids
+        assert sum(spelling.sizes) == (len(text.encode()) if ids else 0)
+        assert min(spelling.sizes, default=0) >= 0
+
+
+@pytest.mark.parametrize("text", ["[MASK] [CLS]", "<s> </s> <mask>", "<|endoftext|>", "".join(PIECES)])
+def test_no_text_spells_a_special_token(published, text):
+    assert not set(published[2].tokenizer.encode(text)) & (set(range(len(PIECES))) - {UNK})
+
+
+def changed(folder, target, config=None, weights=None):
+    shutil.copytree(folder, target)
+    if config:
+        facts = json.loads((target / "config.json").read_text())
+        config(facts)
+        (target / "config.json").write_text(json.dumps(facts))
+    if weights:
+        tensors = load_file(target / "model.safetensors")
+        weights(tensors)
+        save_file(tensors, target / "model.safetensors", {"format": "pt"})
+    return target
