@@ -501,14 +501,16 @@ def export(
         task("export", folder.resolve(), checkpoint=source)
 
 
+PUBLISHED = "Read this: a folder of transformers, a .gguf file, package://NAME, or hf://OWNER/NAME[@REVISION]."
+
+
 @app.command("import")
 def import_(
-    folder: Annotated[Path, Argument(metavar="DIR", help="Read config.json, safetensors and a tokenizer here.")],
-    from_: Annotated[Format, Option("--from", help="Read this format: Hugging Face transformers.")],
+    model: Annotated[str, Argument(metavar="MODEL", help=PUBLISHED)],
     name: Annotated[str, Option(help=f"Write the checkpoint {paths.IMPORTED}/NAME.")],
 ) -> None:
-    """Read back a folder of `plm export`, to start a pretraining run from it."""
-    task("import_", folder.resolve(), name=name)
+    """Read a published model, to start a pretraining run from it."""
+    task("import_", model if "://" in model else Path(model).resolve(), name=name)
 
 
 @tokenizer.command("compare")

@@ -42,7 +42,7 @@ def attend(
     if out.suffix != ".png" or not out.parent.is_dir():
         raise UserError(f"attend.out: found {out}; expected a file name that ends in .png, in an existing folder")
     device = next(loaded.model.parameters()).device
-    input_format = input_format_of(loaded.config.objective)
+    input_format = input_format_of(loaded.config.objective, loaded.config.model)
     maps = attention_maps(loaded.model, torch.tensor([ids], device=device), input_format).float().cpu().numpy()
     # A space is shown as an open box, a newline as an arrow.
     labels = [loaded.tokenizer.piece(i).replace("▁", "␣").replace("\n", "↵") for i in ids]

@@ -99,7 +99,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
 
         # The behavioural checks refer to all test examples, of which those predicted may be a sample.
         def ask(examples: list[Example]) -> list[Any]:
-            input_format = input_format_of(pretrained.config.objective)
+            input_format = input_format_of(pretrained.config.objective, pretrained.config.model)
             rows = encoded(examples, task, input_format, pretrained.tokenizer, pretrained.model.config.context)
             said = predict(outcome.classifier, rows.encoded, config.training.batch, device.device)
             return results.answered(task, rows, said, pretrained.tokenizer, outcome.threshold).answers
@@ -201,7 +201,7 @@ def fit(
 
 def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
     """The pretrained model with a new head of random weights."""
-    input_format = input_format_of(pretrained.config.objective)
+    input_format = input_format_of(pretrained.config.objective, pretrained.config.model)
     torch.manual_seed(stream_seed(seed, "head"))
     if pretrained.config.head is None and input_format.unread:
         draw_anew(pretrained.model, input_format.unread)

@@ -1,13 +1,13 @@
-"""The `import` command: another program's model as a checkpoint. `python -m tasks.import_ DIR --name NAME`."""
+"""The `import` command: a published model as a checkpoint. `python -m tasks.import_ MODEL --name NAME`."""
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from plm_core.config import UserError
 from plm_core.interchange import import_hf
+from plm_core.interchange.address import opened
 from plm_core.sections.description import read_description
 from plm_core.shared.paths import IMPORTED
 from plm_core.text.tokenizers import open_tokenizer
@@ -16,26 +16,29 @@ from tasks.settings.editing import one_line
 
 
 def import_(
-    folder: Annotated[Path, Argument(metavar="DIR", help="Read config.json, safetensors and a tokenizer from here.")],
+    model: Annotated[str, Argument(metavar="MODEL", help="Read the published model at this address.")],
     name: Annotated[str, Option(help=f"Write the checkpoint {IMPORTED}/NAME.")],
 ) -> None:
-    """Write a Hugging Face transformers folder as a checkpoint, and print how to start a pretraining run from it.
+    """Write a published model as a checkpoint, and print how to start a pretraining run from it.
 
     Raises:
-        UserError: the name is not a folder name or is taken, or the folder cannot be read.
+        UserError: the name is not a folder name or is taken, or the model cannot be read.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UserError(f"name: found {name!r}; expected letters, digits, '.', '_' and '-'")
     target = IMPORTED / name
     if target.exists():
         raise UserError(f"name: {target} exists; choose another name, or delete that folder")
-    digest = import_hf(folder, target)
+    with opened(model) as (folder, exact):
+        digest = import_hf(folder, target, exact)
     described = read_description(target)
-    model = {size: value for size, value in described.model.items() if size != "vocab_size"}
-    print(f"{target}: written, digest {digest}")
+    sizes = {size: value for size, value in described.model.items() if size != "vocab_size"}
+    print(f"{exact or model} -> {target}: written, digest {digest}")
+    if described.published and described.published.lacking:
+        print(f"drawn at random, because it lacks them: {', '.join(described.published.lacking)}")
     print("to start a pretraining run from it, add to its section of params.yaml:")
     print(f"start:\n  checkpoint: {target.as_posix()}\n  sha256: {digest}")
-    print(f"architecture: {described.architecture}\nmodel: {one_line(model)}")
+    print(f"architecture: {described.architecture}\nmodel: {one_line(sizes)}")
     print("and its tokenizer, in section tokenizer:")
     tokenizer = open_tokenizer(target)
     print(f"given:\n  file: {tokenizer.path.as_posix()}\n  sha256: {tokenizer.sha256}")

@@ -16,6 +16,7 @@ from plm_core.config import UserError, digest, listed
 from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.loss import Batch, Loss
+from plm_core.sections.description import read_description
 from plm_core.shared import paths
 from plm_core.text.cooccurrence import begin_with_neighbours
 from plm_core.text.samplers import stream_seed
@@ -109,6 +110,7 @@ def pretrain(name: str) -> None:
             tokenizer_sha256=tokenizer.sha256,
             step=best.step,
             valid_nats=float(best.valid_loss or 0.0),
+            published=read_description(Path(config.start.checkpoint)).published if config.start else None,
             lineage=checkpoint.Lineage(stores[0].digest, digest(params.read(section)), passed_over(reports)),
         )
         made = paths.MODELS / name

@@ -77,7 +77,13 @@ def read_rows(path: Path, task: GlueTask, most: int | None, pretrained: Loaded) 
     context = pretrained.model.config.context
     if context < SHORTEST_CONTEXT:
         raise UserError(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
-    rows = encoded(examples, task, input_format_of(pretrained.config.objective), pretrained.tokenizer, context)
+    rows = encoded(
+        examples,
+        task,
+        input_format_of(pretrained.config.objective, pretrained.config.model),
+        pretrained.tokenizer,
+        context,
+    )
     segments = getattr(pretrained.model.config, "segments", None)
     if segments is not None:
         highest = max(max(row.sequences[0].segments) for row in rows.encoded)

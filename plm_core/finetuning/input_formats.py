@@ -7,6 +7,7 @@ architecture. Shapes: B rows, T positions, D width.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -136,6 +137,21 @@ CLS_LAST = InputFormat(
 """Yang et al. 2019, section 2.5 and the released code: CLS is last, and its content state goes through a new layer."""
 
 
-def input_format_of(objective: str) -> InputFormat:
-    """The input format for models that were trained with the objective of this name."""
-    return resolve_name(OBJECTIVES[objective].input_format)
+def input_format_of(objective: str, model: Mapping[str, Any] = MappingProxyType({})) -> InputFormat:
+    """The input format for models that were trained with the objective of this name.
+
+    A ``model`` whose configuration says so has more separators, as RoBERTa, or fewer segments.
+    """
+    made: InputFormat = resolve_name(OBJECTIVES[objective].input_format)
+    more = model.get("separators", 1) - 1
+    alike = model.get("segments", 2) < 2
+
+    def fitted(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        first = next((i for i, (part, _) in enumerate(parts) if part == SEP), 0)
+        parts = (*parts[:first], *parts[first : first + 1] * more, *parts[first:])
+        return tuple((part, 0) for part, _ in parts) if alike else parts
+
+    if not more and not alike:
+        return made
+    single = tuple((part, 0) for part, _ in made.single) if alike else made.single
+    return replace(made, single=single, pair=fitted(made.pair), asked=fitted(made.asked))

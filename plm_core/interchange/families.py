@@ -311,10 +311,7 @@ DISTILBERT = replace(
             ("cls.predictions.transform.LayerNorm", "vocab_layer_norm"),
             ("cls.predictions.bias", "vocab_projector.bias"),
         ),
-        *(
-            _qkv(kind, "distilbert.transformer.layer.{}.attention", "q_lin k_lin v_lin")
-            for kind in ("weight", "bias")
-        ),
+        *(_qkv(kind, "distilbert.transformer.layer.{}.attention", "q_lin k_lin v_lin") for kind in ("weight", "bias")),
     ),
     base="distilbert.",
     tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},

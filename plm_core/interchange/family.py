@@ -172,7 +172,11 @@ class Family:
     def their_config(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Their configuration of a model with our configuration ``model``."""
         written = (size for size in self.sizes if size.always or model[size.ours] != size.default)
-        sizes = {name: model[size.ours] + size.less if size.less else model[size.ours] for size in written for name in size.theirs}
+        sizes = {
+            name: model[size.ours] + size.less if size.less else model[size.ours]
+            for size in written
+            for name in size.theirs
+        }
         fixed = {name: accepted[0] for name, accepted in self.fixed.items()}
         names = {"model_type": self.model_type, "architectures": [self.model_class]}
         nested: dict[str, Any] = {}
@@ -205,7 +209,9 @@ class Family:
                 raise UserError(f"{where}.{name}: missing; expected the model's {size.ours}")
             kinds = (bool,) if isinstance(size.default, bool) else (int, float)
             if value is not size.default and type(value) not in kinds:
-                raise UserError(f"{where}.{name}: found {value!r}; expected {'true or false' if bool in kinds else 'a number'}")
+                raise UserError(
+                    f"{where}.{name}: found {value!r}; expected {'true or false' if bool in kinds else 'a number'}"
+                )
             model[size.ours] = value - size.less if size.less else value
         for name, expected in self.follows(model).items():
             if (found := _value(theirs, name)) not in (None, expected):

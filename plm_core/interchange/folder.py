@@ -20,9 +20,9 @@ from plm_core.interchange.families import FAMILIES, PUBLISHED
 from plm_core.interchange.family import Family
 from plm_core.interchange.published import ours_of, published_tokenizer, theirs_of
 from plm_core.objectives import OBJECTIVES
-from plm_core.templates import render
-from plm_core.sections.models import differing, shape
 from plm_core.sections.description import Published as PublishedFolder
+from plm_core.sections.models import differing, shape
+from plm_core.templates import render
 from plm_core.text.published import Published
 from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
@@ -109,14 +109,14 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
         (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def import_hf(source: Path, target: Path) -> str:
-    """Write a folder of transformers as a checkpoint, and return the checkpoint's digest.
+def import_hf(source: Path, target: Path, address: str = "") -> str:
+    """Write a folder of transformers as a checkpoint that names its ``address``, and return the checkpoint's digest.
 
     If the folder does not say how it was trained, the checkpoint names the objective that the folder's class is for,
     with a step and a loss of 0.
 
     Raises:
-        UserError: the folder lacks a file or a tokenizer of this project, or its model is not supported.
+        UserError: the folder lacks a file, its files do not fit each other, or its model is not supported.
     """
     # Their configuration and tokenizer, as ours.
     place = source / checkpoint.CONFIG_FILE
@@ -179,7 +179,7 @@ def import_hf(source: Path, target: Path) -> str:
         )
     published = None
     if isinstance(text, Published):
-        published = PublishedFolder("", theirs, _texts(source, text.name), places, lacking)
+        published = PublishedFolder(address, theirs, _texts(source, text.name), places, lacking)
     elif lacking:
         raise UserError(f"{source}: lacks {', '.join(lacking)}; expected the weights of a {family.model_class}")
     facts = vars(origin) | {"objective": objective, "model": asdict(model.config), "published": published}
@@ -238,7 +238,9 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedFolder, tar
         config = config | {"dtype": "float32", "torch_dtype": "float32"}
     with atomic_folder(target, checksums=False) as folder:
         for file, part in files.items():
-            save_file({name: tensor.contiguous().clone() for name, tensor in part.items()}, folder / file, {"format": "pt"})
+            save_file(
+                {name: tensor.contiguous().clone() for name, tensor in part.items()}, folder / file, {"format": "pt"}
+            )
         for name, content in published.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content.encode())

@@ -24,7 +24,6 @@ from plm_core.models.rotary import Angles, angles, rotate
 from plm_core.sections.models import LlamaConfig
 
 
-
 class Attention(nn.Module):
     """Causal self-attention with rotary positions and grouped queries (Ainslie et al. 2023, section 2.2)."""
 
@@ -126,5 +125,5 @@ def initialise(model: Llama) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=deviation * (residual if name.endswith(("out", "down")) else 1.0))
-            if getattr(module, "bias", None) is not None:
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)

@@ -1,5 +1,6 @@
 """The sections ``model`` of the architectures: sizes, and the published ones by name. Read without torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
@@ -194,8 +195,8 @@ class XLNetConfig(TransformerConfig):
 
 _GPT2 = {"vocab_size": 50257, "context": 1024}
 _GPT3 = {"vocab_size": 50257, "context": 2048}
-_LLAMA1 = {"vocab_size": 32000, "context": 2048, "tied": False}
-_LLAMA3 = {"vocab_size": 128256, "context": 8192, "rope_base": 500_000, "norm_epsilon": 1e-5}
+_LLAMA1: dict[str, float] = {"vocab_size": 32000, "context": 2048, "tied": False}
+_LLAMA3: dict[str, float] = {"vocab_size": 128256, "context": 8192, "rope_base": 500_000, "norm_epsilon": 1e-5}
 _GPT = {
     # Radford et al. 2019, table 2.
     "small": _GPT2 | {"layers": 12, "heads": 12, "width": 768},
@@ -254,7 +255,7 @@ class Architecture:
 
     config: type[Any]
     """A section with the sizes of ``TransformerConfig``."""
-    presets: dict[str, dict[str, float]]
+    presets: Mapping[str, Mapping[str, Any]]
     """The published sizes by name."""
     objectives: tuple[str, ...]
     """The objectives that can train it."""

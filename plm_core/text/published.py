@@ -6,8 +6,9 @@ evaluation need not know where a tokenizer comes from. A special token that a vo
 """
 
 import base64
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from plm_core.config import UserError
 from plm_core.corpus.normalize import WORD_BOUNDARY
@@ -39,7 +41,7 @@ class Published(Tokenizer):
         try:
             own = json.loads(data)[KEY]
             content = base64.b64decode(own["content"]) if own["base64"] else own["content"].encode()
-            self._library = _Pieces(content) if own["base64"] else _Library(content.decode())
+            self._library = opened(own["file"], content)
             given = [None if token is None else int(token) for token in own["special"]]
             rows = int(own["rows"])
         except UserError as error:
@@ -54,7 +56,9 @@ class Published(Tokenizer):
         # Special tokens first, then all other rows of the published vocabulary.
         mapped = [token for token in given if token is not None]
         if len(given) != len(PIECES) or len(set(mapped)) != len(mapped) or not set(mapped) <= {*range(rows)}:
-            raise UserError(f"{path}: special: found {given}; expected {len(PIECES)} different ids below {rows}, or null")
+            raise UserError(
+                f"{path}: special: found {given}; expected {len(PIECES)} different ids below {rows}, or null"
+            )
         others = np.setdiff1d(np.arange(rows), mapped)
         self.theirs = np.concatenate([[-1 if token is None else token for token in given], others])
         """The published id of each of our ids ``[V]``; -1 for special tokens that the vocabulary lacks."""
@@ -103,10 +107,8 @@ class _Library:
     """A ``tokenizer.json``, without its frame, truncation and padding."""
 
     def __init__(self, content: str) -> None:
-        try:
+        with _refusing("not a file of the library tokenizers"):
             self.model = tokenizers.Tokenizer.from_str(content)
-        except Exception as error:  # the library raises nothing narrower
-            raise UserError(f"not a file of the library tokenizers ({error})") from error
         self.model.no_truncation()
         self.model.no_padding()
         # A special token's name in a text is text.
@@ -114,6 +116,15 @@ class _Library:
         steps = json.dumps([json.loads(content).get(step) for step in ("pre_tokenizer", "decoder")])
         self.byte_level = '"ByteLevel"' in steps
         self.values = {letter: byte for byte, letter in enumerate(LETTERS)}
+
+    @property
+    def highest(self) -> int:
+        """The largest id."""
+        return max(self.model.get_vocab(with_added_tokens=True).values())
+
+    def find(self, piece: str) -> int | None:
+        """The id of a piece."""
+        return self.model.token_to_id(piece)
 
     def ids(self, text: str) -> list[int]:
         # One at a time: the library divides what it is given among all cores.
@@ -148,6 +159,14 @@ class _Pieces:
         except RuntimeError as error:
             raise UserError(f"not a sentencepiece model ({error})") from error
 
+    @property
+    def highest(self) -> int:
+        return len(self.model) - 1
+
+    def find(self, piece: str) -> int | None:
+        token: int = self.model.piece_to_id(piece)
+        return token if self.model.id_to_piece(token) == piece else None
+
     def ids(self, text: str) -> list[int]:
         return self.model.encode(text)
 
@@ -160,6 +179,45 @@ class _Pieces:
 
     def piece(self, token: int) -> str:
         return self.model.id_to_piece(token) if token < len(self.model) else f"<unused {token}>"
+
+
+def opened(name: str, content: bytes) -> _Library | _Pieces:
+    """The library's own tokenizer of a published file; UserError if the library does not read it."""
+    return _Library(content.decode()) if name.endswith(".json") else _Pieces(content)
+
+
+@contextlib.contextmanager
+def _refusing(message: str) -> Iterator[None]:
+    """What the library tokenizers does not read is a UserError; it raises the class of all errors itself."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise UserError(f"{message} ({error})") from error
+
+
+def of_words(vocabulary: Path, config: Mapping[str, Any]) -> bytes:
+    """The ``tokenizer.json`` of BERT's ``vocab.txt``; ``config`` is ``tokenizer_config.json``."""
+    with _refusing(f"{vocabulary}: not a vocabulary"):
+        library = tokenizers.Tokenizer(models.WordPiece.from_file(str(vocabulary), unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(
+        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+        strip_accents=config.get("strip_accents"),
+        lowercase=config.get("do_lower_case", True),
+    )
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
+    return library.to_str().encode()
+
+
+def of_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> bytes:
+    """The ``tokenizer.json`` of GPT-2's ``vocab.json`` and ``merges.txt``; ``config`` is ``tokenizer_config.json``."""
+    with _refusing(f"{vocabulary}: not a vocabulary, or {merges.name} are not its merges"):
+        library = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=config.get("add_prefix_space", False))
+    library.decoder = decoders.ByteLevel()
+    return library.to_str().encode()
 
 
 def wrapped(name: str, content: bytes, special: Sequence[int | None], rows: int) -> bytes:

@@ -4,10 +4,7 @@ A manifest (JSON) pins a commit of the dataset: a branch or tag may move, and ch
 ``hub``, whose input is a manifest, and by the examples of GLUE.
 """
 
-import os
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,9 +14,8 @@ from plm_core.corpus.document import Document
 from plm_core.corpus.quarantine import Quarantined
 from plm_core.corpus.records import Record, within
 from plm_core.corpus.sources.source import Records, documents_of
+from plm_core.shared.hub import require_hub
 
-PATIENCE = 10
-"""Seconds within which the hub must answer; the library itself retries five times, for more than half a minute."""
 Pin = TypeVar("Pin", bound="HubPin")
 
 
@@ -92,16 +88,13 @@ def hub_rows(
     """
     import datasets
 
-    hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     try:
         if not Path(pin.dataset).is_dir():
-            urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=PATIENCE).close()
-    except urllib.error.HTTPError:
-        pass  # it answers
+            require_hub()
     except OSError as error:
         raise OSError(
-            f"{manifest}: {pin.dataset} cannot be downloaded: {hub} does not answer ({error}); connect, or download "
-            "the data elsewhere and name its folder as the input"
+            f"{manifest}: {pin.dataset} cannot be downloaded: {error}; connect, or download the data elsewhere and "
+            "name its folder as the input"
         ) from error
     datasets.disable_progress_bars()
     try:

@@ -233,3 +233,15 @@ def test_a_choice_is_a_sequence_for_each_text_with_what_stands_before_it(tokeniz
         texts = [(tokenizer.encode("Bafo."), tokenizer.encode(f"{before}{choice}")) for choice in plain.choices]
         assert row.sequences == [input_format.write(a, b, 37) for a, b in texts]
     assert [row.label for row in rows.encoded] == [1, 2]
+
+
+def test_a_published_encoder_reads_pairs_as_it_was_trained():
+    """RoBERTa: ``<s> A </s></s> B </s>`` in one segment; DistilBERT: BERT's pieces without segments."""
+    roberta = input_format_of("masked", {"separators": 2, "segments": 1})
+    assert roberta.write([11, 12], [13], 64) == ([CLS, 11, 12, SEP, SEP, 13, SEP], [0] * 7)
+    assert [part for part, _ in roberta.asked] == [CLS, "a", SEP, SEP, "b", SEP]
+    assert roberta.single == ((CLS, 0), ("a", 0), (SEP, 0))
+    distilled = input_format_of("masked", {"separators": 1, "segments": 0})
+    assert distilled.write([11], [13], 64) == ([CLS, 11, SEP, 13, SEP], [0] * 5)
+    bert = input_format_of("masked", {"separators": 1, "segments": 2})
+    assert bert is input_format_of("masked")

@@ -224,7 +224,11 @@ SPECIFIC = {
         ("hidden_act", "gelu", r"hidden_act: found 'gelu'; expected 'silu'"),
         ("rope_parameters", {"rope_type": "llama3"}, r"rope_parameters\.rope_type: found 'llama3'; expected 'default'"),
         ("rope_scaling", {"type": "linear"}, r"rope_scaling: found \{'type': 'linear'\}; expected None"),
-        ("rope_scaling", {"rope_type": "linear", "factor": 2}, r"rope_type: found 'default'; expected 'llama3', which follows"),
+        (
+            "rope_scaling",
+            {"rope_type": "linear", "factor": 2},
+            r"rope_type: found 'default'; expected 'llama3', which follows",
+        ),
         ("tie_word_embeddings", False, r"lacks lm_head\.weight"),
         ("head_dim", 7, r"head_dim: found 7; expected 6, which follows from the other sizes"),
         ("num_key_value_heads", 4, r"kv_heads: 4 does not divide heads 6"),

@@ -9,18 +9,23 @@ import sentencepiece
 import tokenizers
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.corpus.normalize import normalize
 from plm_core.interchange import export_hf, import_hf
-from plm_core.interchange.published import ours_of
-from plm_core.text.special import CLS, PIECES, UNK
+from plm_core.text.special import PIECES, UNK
 
 T = 24
-SCRIPTS = ["The state of the Union, 1790.", "Ελληνικά γράμματα", "नमस्ते दुनिया", "العربية من اليمين", "👩\u200d🚀 e\u0301", "def f(x):\n    return 7"]
+SCRIPTS = [
+    "The state of the Union, 1790.",
+    "Ελληνικά γράμματα",
+    "नमस्ते दुनिया",
+    "العربية من اليمين",
+    "👩\u200d🚀 e\u0301",
+    "def f(x):\n    return 7",
+]
 ALPHABET = "".join(SCRIPTS) + "ABCdefghi 0123456789\n\t.,;()[]{}=+-" + "漢字かな한국어İßﬁ"
 
 
@@ -42,7 +47,9 @@ def wordpiece(folder):
     special = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[PAD]", *plain, *special], show_progress=False)
     made.train_from_iterator(SCRIPTS * 3, trainer)
-    made.post_processor = processors.BertProcessing(("[SEP]", made.token_to_id("[SEP]")), ("[CLS]", made.token_to_id("[CLS]")))
+    made.post_processor = processors.BertProcessing(
+        ("[SEP]", made.token_to_id("[SEP]")), ("[CLS]", made.token_to_id("[CLS]"))
+    )
     names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
     return saved(folder, made, names)
 
@@ -66,20 +73,16 @@ def roberta(folder):
     return bytelevel(folder, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], names)
 
 
-def pieces(folder, **changes):
-    """A model of sentencepiece, as XLNet's."""
+def xlnet(folder):
+    """A model of sentencepiece."""
     folder.mkdir(exist_ok=True)
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SCRIPTS * 20), model_prefix=str(folder / "spiece"), vocab_size=200, hard_vocab_limit=False,
-        unk_id=0, bos_id=1, eos_id=2, pad_id=5, minloglevel=2, **changes,
+        sentence_iterator=iter(SCRIPTS * 20), model_prefix=str(folder / "spiece"), vocab_size=200,
+        hard_vocab_limit=False, unk_id=0, bos_id=1, eos_id=2, pad_id=5, minloglevel=2,
+        control_symbols=["<cls>", "<sep>", "<mask>"], pad_piece="<pad>",
     )  # fmt: skip
     (folder / "spiece.vocab").unlink()
     return 200
-
-
-def xlnet(folder):
-    rows = pieces(folder, control_symbols=["<cls>", "<sep>", "<mask>"], pad_piece="<pad>")
-    return rows
 
 
 def saved(folder, made, names):
@@ -91,26 +94,28 @@ def saved(folder, made, names):
 
 
 ENCODER = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 50}
+SHORT = ENCODER | {"max_position_embeddings": 40}
 DECODER = ENCODER | {"num_key_value_heads": 1, "max_position_embeddings": 64}
-LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 900.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 900.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+ROBERTA = {"max_position_embeddings": 42, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+DISTILBERT = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 50, "max_position_embeddings": 40}
+MODERNBERT = SHORT | {"local_attention": 8, "classifier_pooling": "mean", "pad_token_id": 0}
+LLAMA = {"rms_norm_eps": 1e-5, "rope_parameters": LLAMA3 | {"original_max_position_embeddings": 16}}
 # A class of transformers, its sizes, its tokenizer.
 FOLDERS = {
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}, gpt2),
-    "bert": ("BertForPreTraining", ENCODER | {"max_position_embeddings": 40}, wordpiece),
-    "bert-encoder": ("BertModel", ENCODER | {"max_position_embeddings": 40}, wordpiece),
-    "roberta": ("RobertaForMaskedLM", ENCODER | {"max_position_embeddings": 42, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}, roberta),
-    "distilbert": ("DistilBertForMaskedLM", {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 50, "max_position_embeddings": 40}, wordpiece),
-    "electra": ("ElectraForPreTraining", ENCODER | {"intermediate_size": 96, "embedding_size": 12, "max_position_embeddings": 40}, wordpiece),
-    "modernbert": ("ModernBertForMaskedLM", ENCODER | {"max_position_embeddings": 40, "local_attention": 8, "classifier_pooling": "mean", "pad_token_id": 0}, wordpiece),
-    "llama": ("LlamaForCausalLM", DECODER | {"rms_norm_eps": 1e-5, "rope_parameters": LLAMA3}, gpt2),
+    "bert": ("BertForPreTraining", SHORT, wordpiece),
+    "bert-encoder": ("BertModel", SHORT, wordpiece),
+    "roberta": ("RobertaForMaskedLM", ENCODER | ROBERTA, roberta),
+    "distilbert": ("DistilBertForMaskedLM", DISTILBERT, wordpiece),
+    "electra": ("ElectraForPreTraining", SHORT | {"intermediate_size": 96, "embedding_size": 12}, wordpiece),
+    "modernbert": ("ModernBertForMaskedLM", MODERNBERT, wordpiece),
+    "llama": ("LlamaForCausalLM", DECODER | LLAMA, gpt2),
     "llama-tied": ("LlamaForCausalLM", DECODER | {"tie_word_embeddings": True}, gpt2),
     "qwen2": ("Qwen2ForCausalLM", DECODER, gpt2),
     "mistral": ("MistralForCausalLM", DECODER | {"sliding_window": None}, gpt2),
     "xlnet": ("XLNetLMHeadModel", {"d_model": 24, "n_layer": 2, "n_head": 3, "d_inner": 96}, xlnet),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", params=FOLDERS)
@@ -168,7 +173,7 @@ def test_what_is_written_is_what_was_read(published, tmp_path):
 
 
 def test_a_trained_model_is_written_for_transformers_too(published, tmp_path):
-    folder, _, ours = published
+    _, _, ours = published
     torch.manual_seed(4)
     trained = {name: tensor + 0.01 * torch.randn_like(tensor) for name, tensor in ours.model.state_dict().items()}
     facts = vars(ours.config) | {"step": 5}
@@ -210,14 +215,58 @@ def test_no_text_spells_a_special_token(published, text):
     assert not set(published[2].tokenizer.encode(text)) & (set(range(len(PIECES))) - {UNK})
 
 
-def changed(folder, target, config=None, weights=None):
-    shutil.copytree(folder, target)
-    if config:
-        facts = json.loads((target / "config.json").read_text())
-        config(facts)
-        (target / "config.json").write_text(json.dumps(facts))
-    if weights:
-        tensors = load_file(target / "model.safetensors")
-        weights(tensors)
-        save_file(tensors, target / "model.safetensors", {"format": "pt"})
-    return target
+@pytest.mark.parametrize(
+    ("paper", "change", "message"),
+    [
+        ("gpt2", lambda c: c.update(vocab_size=99), r"tokenizer\.json: has the id \d+, but config\.json has 99 embedd"),
+        ("gpt2", lambda c: c.update(auto_map={}), r"config\.json\.auto_map: wants to run code of the folder"),
+        ("bert", lambda c: c.update(model_type="deberta"), r"model_type: found 'deberta'; expected one of gpt2, llama"),
+        ("bert", lambda c: c.update(hidden_size=27), r"the weights of .* have shape .*; expected .* by config\.json"),
+    ],
+)
+def test_a_folder_whose_parts_do_not_fit_is_refused(tmp_path, paper, change, message):
+    kind, sizes, tokenizer = FOLDERS[paper]
+    rows = tokenizer(tmp_path / "theirs")
+    model = getattr(transformers, kind)
+    model(model.config_class(vocab_size=rows, **sizes)).save_pretrained(tmp_path / "theirs")
+    facts = json.loads((tmp_path / "theirs/config.json").read_text())
+    change(facts)
+    (tmp_path / "theirs/config.json").write_text(json.dumps(facts))
+    with pytest.raises(UserError, match=message):
+        import_hf(tmp_path / "theirs", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_pickles_and_missing_tokenizers_are_refused(tmp_path):
+    transformers.GPT2Config(vocab_size=300, n_embd=12, n_layer=1, n_head=2).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"has no tokenizer; expected tokenizer\.json, tokenizer\.model"):
+        import_hf(tmp_path, tmp_path / "ours")
+    gpt2(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 330}))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"pytorch_model\.bin may run code when it is read, and is not"):
+        import_hf(tmp_path, tmp_path / "ours")
+
+
+@pytest.mark.parametrize("paper", ["bert", "gpt2"])
+def test_the_older_files_of_a_vocabulary_give_the_same_tokenizer(tmp_path, paper):
+    """``vocab.txt``; ``vocab.json`` with ``merges.txt``."""
+    kind, sizes, tokenizer = FOLDERS[paper]
+    rows = tokenizer(tmp_path / "new")
+    model = getattr(transformers, kind)
+    model(model.config_class(vocab_size=rows, **sizes)).save_pretrained(tmp_path / "new")
+    shutil.copytree(tmp_path / "new", tmp_path / "old")
+    content = json.loads((tmp_path / "old/tokenizer.json").read_text())["model"]
+    (tmp_path / "old/tokenizer.json").unlink()
+    if paper == "bert":
+        (tmp_path / "old/vocab.txt").write_text("".join(f"{token}\n" for token in content["vocab"]))
+    else:
+        (tmp_path / "old/vocab.json").write_text(json.dumps(content["vocab"]))
+        merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in content["merges"]]
+        (tmp_path / "old/merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    for folder in ("new", "old"):
+        import_hf(tmp_path / folder, tmp_path / f"{folder}-ours")
+    new, old = (checkpoint.load(tmp_path / f"{folder}-ours").tokenizer for folder in ("new", "old"))
+    for text in texts(300):
+        assert new.encode(text) == old.encode(text)

@@ -22,11 +22,11 @@ SIZES = {
     ("gpt", "6.7B"): (6_658_404_352, 6.7e9),
     ("gpt", "13B"): (12_853_386_240, 13e9),
     ("gpt", "175B"): (174_604_259_328, 175e9),
-    # Touvron et al. 2023, table 2: 6.7B, 13.0B, 32.5B and 65.2B, with an output layer of its own, which is tied here.
-    ("llama", "7B"): (6_607_343_616, 6.7e9 - 32000 * 4096),
-    ("llama", "13B"): (12_852_024_320, 13.0e9 - 32000 * 5120),
-    ("llama", "33B"): (32_315_951_616, 32.5e9 - 32000 * 6656),
-    ("llama", "65B"): (65_023_516_672, 65.2e9 - 32000 * 8192),
+    # Touvron et al. 2023, table 2, and exactly those of the released models.
+    ("llama", "7B"): (6_738_415_616, 6.7e9),
+    ("llama", "13B"): (13_015_864_320, 13.0e9),
+    ("llama", "33B"): (32_528_943_616, 32.5e9),
+    ("llama", "65B"): (65_285_660_672, 65.2e9),
     # Exactly those of the released models: 1.23B and 3.21B by the model card of Llama 3.2.
     ("llama", "3.2-1B"): (1_235_814_400, 1.23e9),
     ("llama", "3.2-3B"): (3_212_749_824, 3.21e9),
