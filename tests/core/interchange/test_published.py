@@ -218,7 +218,7 @@ def test_no_text_spells_a_special_token(published, text):
 @pytest.mark.parametrize(
     ("paper", "change", "message"),
     [
-        ("gpt2", lambda c: c.update(vocab_size=99), r"tokenizer\.json: has the id \d+, and config\.json 99 embedd"),
+        ("gpt2", lambda c: c.update(vocab_size=99), r"tokenizer\.json: has the id \d+, but config\.json has 99"),
         ("gpt2", lambda c: c.update(auto_map={}), r"config\.json\.auto_map: wants to run code of the folder"),
         ("bert", lambda c: c.update(model_type="deberta"), r"model_type: found 'deberta'; expected one of gpt2, llama"),
         ("bert", lambda c: c.update(hidden_size=27), r"the weights of .* have shape .*; expected .* by config\.json"),
