@@ -7,13 +7,13 @@ of the pipeline (``tasks/tracking/publisher.py``). A pipeline that is killed lea
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.outcome import UserError
+from flows.store import warn
 from plm_core.shared import stores
 from plm_core.shared.files import held
 from plm_core.shared.journal import Journal, ending, messages, milliseconds, opening, origin, publisher_of
@@ -45,7 +45,7 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         begun = {"name": name, "start_time": milliseconds(), "params": {}, "inputs": {}}
         journal.append({"kind": "open", **begun, "tags": {"plm.stage": name} | origin("plm run", root)})
     except OSError as error:
-        _warn(f"no journal ({error}); the run is not shown")
+        warn(f"MLflow: no journal ({error}); the run is not shown")
         yield None
         return
     publisher = _publisher(root, journal.path.stem)
@@ -66,7 +66,7 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         try:
             journal.append({"kind": "end", "status": status, "time": milliseconds()})
         except OSError as error:
-            _warn(f"the end of the run is not kept ({error}); it is shown as KILLED, and was {status}")
+            warn(f"MLflow: the end of the run is not kept ({error}); it is shown as KILLED, and was {status}")
         if publisher.poll() is not None:
             publisher = _publisher(root, journal.path.stem)  # it was killed: another one continues
         journal.close()
@@ -75,17 +75,13 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         except subprocess.TimeoutExpired:
             publisher.kill()
             publisher.communicate()
-            _warn(f"makes no progress; {JOURNALS} keeps what has not been sent")
+            warn(f"MLflow: makes no progress; {JOURNALS} keeps what has not been sent")
 
 
 def _publisher(root: Path, key: str) -> "subprocess.Popen[str]":
     # Ctrl-C must only reach the flow: the publisher ends when the run has ended, and records how.
     command = [*stores.PUBLISHER, "--follow", key]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, start_new_session=True)
-
-
-def _warn(what: str) -> None:
-    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
 
 
 def send_leftovers(root: Path) -> None:

@@ -12,11 +12,13 @@ import yaml
 
 from flows import settings
 from flows.health.finding import Finding, Found, Note, waste
-from flows.registry import CHALLENGER, CHAMPION, CHECKSUMS, DIGEST_TAG, SETS_IT, Registry, Version, opened
+from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, SETS_IT, Registry, Version, opened
 from flows.settings import DAY_S, Retention
-from flows.store import RegistryError, pages, sha256, unless_gone
+from flows.store import RegistryError, pages, unless_gone
 from flows.tracking import journals, send_leftovers
 from plm_core.shared import paths
+from plm_core.shared.files import CHECKSUMS, sha256
+from plm_core.shared.journal import JOURNAL_TAG
 from plm_core.shared.stores import SQLITE, made
 
 if TYPE_CHECKING:
@@ -145,7 +147,7 @@ def _running(root: Path, registry: Registry) -> Iterator[Finding]:
     here = registry.tracking.uri.startswith(SQLITE)
     for run in running:
         number, tags = run.info.run_id, run.data.tags
-        key = tags.get("plm.journal", "")
+        key = tags.get(JOURNAL_TAG, "")
         safe: Callable[[], object] | None = partial(kill, number)
         journal = known.get(key)
         if number in abandoned:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import hashlib
 import os
 import re
 import shutil
@@ -16,6 +17,9 @@ from pathlib import Path
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Disk errors: it is full, a quota or a limit is reached, it is read-only, or it fails."""
+
+CHECKSUMS = "SHA256SUMS"
+"""The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
 
 TRIES = 20
 """How often a lock is tried: whoever looks whether it is ``held`` has it for a moment."""
@@ -62,6 +66,12 @@ def held(path: Path) -> bool:
     except FileNotFoundError:
         pass
     return False
+
+
+def sha256(path: Path) -> str:
+    """The sha256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -22,6 +22,9 @@ from typing import Any, Self
 from plm_core.shared.files import taken
 from plm_core.shared.paths import JOURNALS
 
+JOURNAL_TAG = "plm.journal"
+"""The tag of a run in MLflow that holds the key of its journal."""
+
 
 class Journal:
     """A journal that this process writes."""

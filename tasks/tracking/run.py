@@ -26,7 +26,7 @@ from mlflow.exceptions import MlflowException
 from plm_core.config import UserError
 from plm_core.files import atomic_text
 from plm_core.shared import paths
-from plm_core.shared.journal import messages, milliseconds
+from plm_core.shared.journal import JOURNAL_TAG, messages, milliseconds
 from plm_core.shared.stores import BY_JOURNAL, NOTE, alone, artifacts_of, experiment_tags, require_active, shown
 from plm_core.templates import render
 from tasks.settings import params
@@ -34,9 +34,6 @@ from tasks.tracking.client import address, one_line, warn
 
 BATCH = 1000
 """Points in a request: MLflow's largest batch."""
-
-JOURNAL_TAG = "plm.journal"
-"""The tag of a run that holds the key of its journal."""
 
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE")
 """MLflow's errors that a retry would meet again."""
