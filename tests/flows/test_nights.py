@@ -179,7 +179,7 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
     project, hook, monkeypatch
 ):
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
-    monkeypatch.setattr(checkout, "PAUSE_S", 0.0)
+    monkeypatch.setattr("plm_core.shared.files.PAUSE_S", 0.0)
     now = time.time()
     monkeypatch.setattr(prefects, "due_of_this_run", lambda: {"due": now, "next": now + DAY_S})
 
