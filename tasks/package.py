@@ -239,8 +239,8 @@ def main(request: str, answered: str) -> None:
     """Read the request from one file, and write the answer into another."""
     sqlalchemy.orm.configure_mappers()
     warn_dependency_requirement_mismatches(list(REQUIREMENTS))
-    found = answer(json.loads(Path(request).read_text(encoding="utf-8")))
-    Path(answered).write_text(json.dumps(found), encoding="utf-8")
+    result = answer(json.loads(Path(request).read_text(encoding="utf-8")))
+    Path(answered).write_text(json.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

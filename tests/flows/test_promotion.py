@@ -271,9 +271,9 @@ def test_a_champion_with_other_examples_seeds_or_costs_is_evaluated_again(root, 
             (folder / f"era.{number}.csv").write_text(era(right))
         return promotion.register(root, [STAGE, made], None)[0]
 
-    def asked():
-        words = (root / "asked").read_text().splitlines() if (root / "asked").exists() else []
-        (root / "asked").unlink(missing_ok=True)
+    def evaluations():
+        words = (root / "evaluations").read_text().splitlines() if (root / "evaluations").exists() else []
+        (root / "evaluations").unlink(missing_ok=True)
         return words
 
     train(root, tokenizer, seed=1, nats=200.0, sha="yesterday")
@@ -287,17 +287,17 @@ def test_a_champion_with_other_examples_seeds_or_costs_is_evaluated_again(root, 
         ("finetune", ["gpt", "era"], {"era.1.csv": era(50), "era.2.csv": era(50)}),
         ("evaluate", ["gpt"], {"likelihood.csv": documents(195.0, "today"), "cost.csv": cost}),
     ):
-        text = STAND_IN.format(words=words, files=files, log=str(root / "asked"))
+        text = STAND_IN.format(words=words, files=files, log=str(root / "evaluations"))
         (root / f"tasks/{name}.py").write_text(text)
     cheaper = outcome(2, 195.0, 50)
     assert cheaper.action == "promoted"
     assert "the model is cheaper: 7 parameters, the champion's 9;" in cheaper.reasons[0]
-    assert sorted(asked()) == ["['gpt', 'era']", "['gpt']"]
+    assert sorted(evaluations()) == ["['gpt', 'era']", "['gpt']"]
     assert "ended:" not in capfd.readouterr().err
 
     # What was evaluated again is kept, unless it was lost or damaged since.
     cli.compare("champion", "1", root / "compared")
-    assert asked() == []
+    assert evaluations() == []
     with registry.opened(root) as opened:
         first = opened.get("1")
         kept = opened.evidence(first, root / "kept")
@@ -309,7 +309,7 @@ def test_a_champion_with_other_examples_seeds_or_costs_is_evaluated_again(root, 
     forget(root, "2")
     assert outcome(3, 210.0, 30).action == "refused"
     assert "warning: plm version 2: its stored evidence has been deleted" in capfd.readouterr().err
-    assert sorted(asked()) == ["['gpt', 'era']", "['gpt']"]
+    assert sorted(evaluations()) == ["['gpt', 'era']", "['gpt']"]
     _damage_the_checkpoint(root)
 
 
