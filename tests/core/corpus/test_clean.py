@@ -1,6 +1,5 @@
 """Cleaning loses nothing: every paragraph and document is kept, or is a removal that says what was measured."""
 
-import re
 import unicodedata
 from collections import Counter
 
@@ -15,7 +14,7 @@ from plm_core.corpus.document import Document
 from plm_core.corpus.language import LanguageConfig, language_of, require_known
 from plm_core.corpus.masking import EMAIL, mask
 from plm_core.corpus.measures import MEASURES, Text
-from plm_core.corpus.normalize import MARKS_AT_ONCE, duplicate_key, normalize, paragraphs
+from plm_core.corpus.normalize import duplicate_key, normalize, paragraphs
 from plm_core.corpus.removal import Removal
 
 WORDS = st.sampled_from(
@@ -34,25 +33,12 @@ RULES = st.dictionaries(st.sampled_from(list(MEASURES)), BOUNDS, max_size=4)
 CONFIGS = st.builds(CleanConfig, RULES, RULES, st.none(), st.sampled_from([(), ("email",)]))
 
 
-MARKS = st.lists(
-    st.tuples(st.sampled_from("aé\u0958\u0344\u0f73\u0301\u0323\u1d160\U0001e94aが"), st.integers(1, 250))
-).map(lambda pieces: "".join(character * count for character, count in pieces))
-
-
-@given(st.text() | TEXTS | MARKS)
+@given(st.text() | TEXTS)
 def test_the_normal_form_is_a_fixed_point_without_nul_carriage_return_or_space_mark(text):
     once = normalize(text)
     assert normalize(once) == once
     assert unicodedata.is_normalized("NFC", once)
     assert not set("\0\r\u2581") & set(once)
-    assert not re.search(f"[\u0301\u0308\u0323]{{{MARKS_AT_ONCE + 1}}}", once)
-
-
-def test_no_more_marks_in_a_row_are_sorted_than_any_script_has():
-    text = "a" + "\u0323\u0301" * (2 * MARKS_AT_ONCE)
-    shorter = "\u1ea1" + "\u0323" * (MARKS_AT_ONCE // 2 - 1) + "\u0301" * (MARKS_AT_ONCE // 2) + "b"
-    assert normalize(text).replace("\u034f", "") != normalize(text)
-    assert normalize(shorter) == unicodedata.normalize("NFC", shorter)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +267,6 @@ def masked(text):
 LINEAR = {
     "sentences": (sentences, "." * 400_000 + "x"),
     "closed sentences": (sentences, "." + ")" * 400_000 + "x"),
-    "marks": (normalize, "a" + "\u0323\u0301" * 500_000),
     "numbers": (NUMBER.fullmatch, "1" * 400_000 + "x"),
     "addresses": (masked, "a@" + "a." * 200_000 + "@"),
     "signs": (masked, "@a.1.+1:2:" * 100_000),
