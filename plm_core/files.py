@@ -69,14 +69,6 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
         clear(path, "old")
 
 
-@contextlib.contextmanager
-def scratch_folder(beside: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder next to ``beside``, on the same disk, which is removed after the block."""
-    with temporary(beside, "scratch.") as folder:
-        folder.mkdir()
-        yield folder
-
-
 def write_checksums(folder: Path) -> None:
     """Write the ``SHA256SUMS`` of all files in ``folder``."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != CHECKSUMS)

@@ -90,13 +90,12 @@ def atomic_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def temporary(path: Path, kind: str = "") -> Iterator[Path]:
+def temporary(path: Path) -> Iterator[Path]:
     """Yield the hidden name under which ``path`` is written; leftovers of the block or of killed processes are removed.
     Raises OSError: the block could not write, however its libraries report that; it names a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = path.with_name(f"{kind}{path.name}")
-    clear(name, "tmp")
-    new = name.with_name(f".{name.name}.{os.getpid()}.tmp")
+    clear(path, "tmp")
+    new = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield new
     except Exception as error:  # whatever the library raises; anything but a disk error is raised unchanged
