@@ -75,6 +75,16 @@ def test_with_several_seeds_or_another_score_the_permutation_test_is_taken(tmp_p
     assert found["stsb"].score == "pearson+spearman"
 
 
+def test_a_single_lucky_seed_makes_no_model_better(tmp_path):
+    """The test is about these seeds, the interval about others."""
+    for folder, correct in ((tmp_path / "a", 30), (tmp_path / "b", 60)):
+        put(folder, "rte", 30)
+        put(folder, "rte", correct, seed=2)
+    (row,) = compare(*both(tmp_path)).tasks
+    assert row.p < 0.001
+    assert (row.difference.interval.low < 0, row.better) == (True, None)
+
+
 def test_holms_correction_is_over_the_tasks(tmp_path):
     """With one task of five a little better, it is no longer enough."""
     for task in "vwxyz":

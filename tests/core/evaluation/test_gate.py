@@ -215,6 +215,13 @@ def test_each_challenger_needs_more_to_pass_and_no_more_to_be_objected_to(tmp_pa
         decision = by_tasks(*sides, asked=before)
         assert decision.passed is passed
         assert f", {100 - 5 / (before + 1):.4g}% interval " in decision.reasons[-1]
+    # Of six documents, all of them better, the least p is 2 / 64, whatever the interval says.
+    few = [write(tmp_path / name, correct=120, size=120, paragraphs=20) for name in ("all", "half")]
+    rewritten(few[1] / "era.1.csv", lambda row: {} if int(row["id"][1:]) % 8 < 4 else {"prediction": "none"})
+    for before, passed in [(0, True), (1, False)]:
+        decision = by_tasks(*few, asked=before)
+        assert decision.passed is passed
+        assert decision.table[0].strict.low > 0
     # Better by 30 points at one task, at the other significantly worse than its tolerance allows.
     for folder, right, left in [("bad", 320, 275), ("good", 200, 300)]:
         write(tmp_path / folder, correct=right, size=400)
@@ -434,7 +441,8 @@ def test_other_examples_matter_where_they_are_compared_only(tmp_path):
     assert by_tasks(shorter, causal).examples_differ == ["likelihood.csv"]
     for seed in (1, 2):
         rewritten(masked / f"era.{seed}.csv", lambda row: {"score": "matthews"})
-    assert by_tasks(masked, causal).examples_differ == ["era.1.csv", "era.2.csv"]
+    decision = by_tasks(masked, causal)
+    assert (decision.examples_differ, decision.table) == (["era.1.csv", "era.2.csv"], [])
 
 
 def test_excerpts_of_other_lengths_are_not_compared_and_forbid_nothing_else(tmp_path):

@@ -112,6 +112,9 @@ def test_the_spread_over_seeds_is_in_the_interval(seeds):
     (draws,) = bootstrap([one], generator(1))
     assert np.std(draws[""].total) == pytest.approx(np.std(shares, ddof=1) / math.sqrt(seeds), rel=0.03)
     assert draws[""].freedom == pytest.approx(seeds - 1)
+    uneven = of_classes(np.zeros(100, int), np.zeros(100, int), np.arange(100) < 10)
+    (draws,) = bootstrap([uneven], generator(1))
+    assert np.std(draws[""].seeds[0].draws) == pytest.approx(0.1 / 2, rel=0.03)
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (3, 9), (12, 12), (24, 0), (13, 12), (150, 86), (1000, 900)])
