@@ -85,7 +85,7 @@ def follow(
                 seen.append(report)
                 positions += report.positions
                 costs.add(report.steps, positions, report.throughput, report.first)
-                stage.tracker.log(_points(report) | costs.points(), report.step)
+                stage.tracker.log(_points(report) | costs.points, report.step)
                 if (path := os.environ.get("PLM_REPORTS")) and leads():  # for outside observers
                     line = json.dumps({"stage": stage.name, "step": report.step, "metrics": _points(report)}) + "\n"
                     with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
@@ -95,7 +95,7 @@ def follow(
                     continue
                 best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
                 valid = "" if best is None else f"best valid {best:.3f}"
-                meter.update(report.step, ", ".join(filter(None, (f"loss {report.loss:.3f}", valid, costs.note()))))
+                meter.update(report.step, ", ".join(filter(None, (f"loss {report.loss:.3f}", valid, costs.note))))
                 try:
                     stage.guard.check()
                 except Edited as error:

@@ -92,17 +92,17 @@ def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, 
     with CostReport("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as costs:
         now[0] += 110.0
         costs.add(10, 1000, FIRST, first=True)
-        assert costs.points() == {
+        assert costs.points == {
             "peak_memory_gib": 1.5,
             "joules": 700.0,
             "cost": pytest.approx(1.1),
             "seconds": 110.0,
             "bytes_seen": 2500.0,
         }
-        assert costs.note() == "1.5 GiB"
+        assert costs.note == "1.5 GiB"
         now[0] += 90.0  # with a validation
         costs.add(4, 5000, METERS, first=False)
-        assert costs.points() == {
+        assert costs.points == {
             "peak_memory_gib": 1.5,
             "joules": 760.0,
             "cost": pytest.approx(2.0),
@@ -116,15 +116,15 @@ def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, 
             "seconds_optimizer": 0.125,
             "seconds_other": 0.125,
         }
-        assert costs.note() == "500 tokens/s, 25 % MFU, 1.5 GiB"
+        assert costs.note == "500 tokens/s, 25 % MFU, 1.5 GiB"
 
 
 def test_what_is_not_known_is_absent(now):
     bare = replace(METERS, mfu_measured=None, joules=None, tokens_per_second=5421.3)
     with CostReport("finetune-gpt-sotu-era", "abc", DEVICE) as costs:
         costs.add(4, 4000, bare, first=False)
-        assert not {"joules", "cost", "bytes_seen", "mfu_measured", "mfu_datasheet"} & costs.points().keys()
-        assert costs.note() == "5,421 tokens/s, 1.5 GiB"
+        assert not {"joules", "cost", "bytes_seen", "mfu_measured", "mfu_datasheet"} & costs.points.keys()
+        assert costs.note == "5,421 tokens/s, 1.5 GiB"
     found = kept("finetune-gpt-sotu-era")
     assert (found["joules"], found["cost"], found["mfu_measured"]) == (None, None, None)
     row = rows()["finetune-gpt-sotu-era"]
@@ -176,10 +176,10 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
     assert rows()["pretrain-gpt"]["training run"] == "pretrain-gpt (not finished)"
     with CostReport("pretrain-gpt", "abc", DEVICE, bytes_per_position=1.0) as costs:
         costs.add(10, 1000, None, first=False)  # restored from a snapshot
-        assert (costs.points(), costs.note()) == ({}, "")
+        assert (costs.points, costs.note) == ({}, "")
         costs.add(4, 5000, METERS, first=True)
-        assert costs.points()["joules"] == 760.0
-        assert costs.points()["bytes_seen"] == 5000.0
+        assert costs.points["joules"] == 760.0
+        assert costs.points["bytes_seen"] == 5000.0
         now[0] += 11.0
     found = kept()
     assert (found["steps"], found["positions"], found["seconds"], found["finished"]) == (14, 5000, 111.0, True)
