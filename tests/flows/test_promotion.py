@@ -4,14 +4,17 @@ import json
 import math
 import os
 import shutil
+import subprocess
 import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlflow
 import psutil
 import pytest
 import torch
+import warm
 from registries import PARAMS
 from toys import wait_for
 
@@ -39,6 +42,19 @@ def tokenizer(tmp_path_factory):
     texts = [f"The state of the union is strong, said number {i} of the people." for i in range(200)]
     path.write_bytes(train_tokenizer(texts, TokenizerConfig("bpe", 320)))
     return open_tokenizer(path)
+
+
+@pytest.fixture(scope="module")
+def warmed():
+    with warm.start() as server:
+        yield server
+
+
+@pytest.fixture
+def packagers(warmed, monkeypatch):
+    """Those of registrations are forked, without the seconds of their imports."""
+    forks = SimpleNamespace(run=subprocess.run, PIPE=subprocess.PIPE, Popen=warm.popen(warmed))
+    monkeypatch.setattr(promotion, "subprocess", forks)
 
 
 @pytest.fixture
@@ -131,6 +147,7 @@ def test_a_trial_of_a_version_takes_no_gpu_from_others(root):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("packagers")
 def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     """One test, because each step needs the one before: loading models in fresh processes takes seconds."""
     assert promotion.register(root, [Stage("ingest")], None) == []
@@ -221,6 +238,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("packagers")
 def test_a_model_that_cannot_be_loaded_is_refused_and_the_champion_answers(root, tokenizer):
     train(root, tokenizer, seed=1, nats=200.0)
     promotion.register(root, [STAGE], None)
@@ -261,6 +279,7 @@ def test_a_file_of_evidence_says_what_measures_it(file, measured):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("packagers")
 def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer, capfd):
     """`tasks.evaluate` is replaced by one that knows today's examples: the real one needs a corpus."""
     train(root, tokenizer, seed=1, nats=200.0, sha="yesterday")
@@ -335,6 +354,7 @@ def era(right):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("packagers")
 def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last_champion_of_its_paper(root, tokenizer):
     """The likelihood of the champion, which a person has made one, cannot be compared with the challenger's."""
     (root / "params.yaml").write_text(BY_SCORE)
@@ -383,6 +403,7 @@ def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("packagers")
 def test_a_champion_from_before_seeds_and_costs_is_fine_tuned_again_and_a_cheaper_equal_replaces_it(root, tokenizer):
     """Both tasks are replaced by ones that know today's examples: the real ones need a corpus."""
     (root / "params.yaml").write_text(BY_SCORE)
