@@ -124,8 +124,9 @@ def killed_again_and_again(project, kills, draw):
 
 @pytest.fixture(scope="module")
 def ready(built, tmp_path_factory):
-    """The small project with nothing made yet."""
+    """The small project with nothing made yet, and one fine-tuning."""
     project = built.copied(tmp_path_factory.mktemp("ready") / "project")
+    project.change(finetune__tasks=["next"], finetune__seeds=[1])
     subprocess.run(["rm", "-rf", "artifacts", ".dvc/cache", "dvc.lock"], cwd=project.root, check=True)
     return project
 
