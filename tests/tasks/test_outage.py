@@ -76,12 +76,7 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_training_has_every
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "uri", "status"),
-    [
-        (signal.SIGKILL, None, "KILLED"),
-        (signal.SIGTERM, None, "KILLED"),
-        (signal.SIGKILL, DEAD, None),
-        (signal.SIGTERM, DEAD, None),
-    ],
+    [(signal.SIGKILL, None, "KILLED"), (signal.SIGTERM, DEAD, None)],
 )
 def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number, uri, status):
     small.change(**LONG, pretrain__gpt__size=2, pretrain__gpt__model__heads=...)

@@ -109,9 +109,9 @@ def test_a_snapshot_belongs_to_its_code_also_to_what_is_loaded_late(interrupted,
     assert list((project.root / "artifacts/snapshots").iterdir()) == [left]
 
 
-@pytest.mark.parametrize("kills", [few(6), many(20)])
-@pytest.mark.parametrize("paper", ["gpt", "bert", "xlnet"])
-def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_path, paper, kills):
+@pytest.mark.parametrize("kills", [few(3), many(20)])
+@pytest.mark.parametrize("paper", ["bert", "xlnet"])
+def test_other_papers_killed_again_and_again_ends_with_the_same_bytes(built, tmp_path, paper, kills):
     longer = {key.replace("gpt", paper): value for key, value in LONGER.items()}
     whole, project = (built.copied(tmp_path / name) for name in ("whole", "project"))
     names = tuple(name.replace("gpt", paper) for name in OUTS)
@@ -125,7 +125,7 @@ def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_
         process.send_signal(signal.SIGKILL)
         process.communicate()
         killed += process.returncode == -signal.SIGKILL
-    assert killed >= kills // 4
+    assert killed >= max(1, kills // 4)
     project.run("tasks.pretrain", paper)
     expected, found = ({n: d for n, d in each.files().items() if n.startswith(names)} for each in (whole, project))
     assert len(expected) == 6
@@ -160,13 +160,12 @@ def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tmp_path, mode):
+def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tmp_path):
     """Two on this CPU, as one for each GPU elsewhere, with as many parts of a batch: sums have another order."""
     small.change(pretrain__gpt__training__accumulation=2)
     alone = small.copied(tmp_path / "alone")
     alone.run("tasks.pretrain", "gpt", PLM_THREADS="1")
-    _, err = small.run("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1", PLM_PARALLEL=mode)
+    _, err = small.run("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1", PLM_PARALLEL="fsdp")
     assert not [line for line in err.splitlines() if "rror" in line], err
     one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (alone, small))
     for name, weight in one.items():

@@ -202,7 +202,11 @@ def test_evidence_tells_results_of_other_rules_apart(built, small):
 
     found = {"likelihood": set(), "sotu-era.1": set()}
     evidence = ("--checkpoint", "artifacts/models/gpt", "--evidence", "elsewhere")
-    for change in ({}, {"evaluate__stride": 7, "finetune__dropout": 0.2}, {"models": ["gpt", "bert"]}):
+    for change in (
+        {"finetune__seeds": [1]},
+        {"evaluate__stride": 7, "finetune__dropout": 0.2},
+        {"models": ["gpt", "bert"]},
+    ):
         small.change(**change)
         small.run("tasks.evaluate", "gpt", *evidence)
         small.run("tasks.finetune", "gpt", "sotu-era", *evidence)
