@@ -30,7 +30,7 @@ from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
 from tasks.runtime.evidence import write_sealed
 from tasks.runtime.pools import pool
-from tasks.runtime.progress import ProgressBar
+from tasks.runtime.progress import Progress
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -76,7 +76,6 @@ def evaluate(name: str) -> None:
         run.metrics |= {"longest_copy": longest} if written else {}
         atomic_text(samples, json.dumps(sampled, indent=2, ensure_ascii=False) + "\n")
         run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
-        run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
         print(f"{name}: {result.bits_per_byte:.4f} {main_quantity} of {result.bytes:,} bytes")
 
 
@@ -104,8 +103,7 @@ def _score(
     what: str,
 ) -> list[Likelihood]:
     read = (tokenized(text, loaded.tokenizer) for text in texts)
-    with ProgressBar(what, len(texts)) as meter:
-        return list(meter.counted(scorer_of(quantity)(loaded.model, read, config, device)))
+    return list(Progress(what, len(texts)).counted(scorer_of(quantity)(loaded.model, read, config, device)))
 
 
 def _samples(loaded: Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
