@@ -39,9 +39,15 @@ PROMPTS, WORDS, LONGEST = 3, 5, 40
 TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
 
 
-def evaluate(name: str) -> None:
-    """Measure the model that stage pretrain made, and write evidence, samples and metrics."""
+def evaluate(name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
+    """Measure NAME, one of ``models`` in params.yaml; or a checkpoint instead, and write its evidence into a folder."""
     config = params.section("evaluate", EvaluateConfig)
+    if checkpoint and evidence:
+        device = prepare(threads=1)
+        _measure(load(checkpoint, device.device), config, device, evidence)
+        return
+    if checkpoint or evidence:
+        raise UserError("expected --checkpoint and --evidence together")
     folder = paths.MODELS / name
     with (
         stage(f"evaluate-{name}", ["evaluate"], [folder, TEST, TRAIN], model=name) as run,
@@ -129,17 +135,5 @@ def _samples(loaded: Loaded, config: EvaluateConfig, device: Device) -> list[dic
         raise UserError(f"evaluate.{error}") from error
 
 
-def run(name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
-    """Measure NAME, one of ``models`` in params.yaml; or a checkpoint instead, and write its evidence into a folder."""
-    if checkpoint and evidence:
-        device = prepare(threads=1)
-        config = params.section("evaluate", EvaluateConfig)
-        _measure(load(checkpoint, device.device), config, device, evidence)
-    elif checkpoint or evidence:
-        raise UserError("expected --checkpoint and --evidence together")
-    else:
-        evaluate(name)
-
-
 if __name__ == "__main__":
-    main(run, gpus=1)
+    main(evaluate, gpus=1)

@@ -70,18 +70,11 @@ class Journal:
         self._descriptor = -1
 
 
-def opened(
-    name: str,
-    store: str | None,
-    tags: Mapping[str, str],
-    params: Mapping[str, object] | None = None,
-    inputs: Mapping[str, str] | None = None,
-    parent: str = "",
-    training: str | None = None,
-) -> dict[str, object]:
-    """The message that a run has begun, or goes on; ``store`` names the MLflow it is meant for, see ``tracked``."""
-    about = {"params": params or {}, "inputs": inputs or {}, "parent": parent, "training": training}
-    return {"kind": "open", "name": name, "store": store, "tags": tags, "start_time": milliseconds()} | about
+def opened(name: str, store: str | None, tags: Mapping[str, str], **content: object) -> dict[str, object]:
+    """The message that a run has begun, or continues; ``store`` names the MLflow that it is meant for. The ``content``
+    is its ``params``, ``inputs``, ``parent`` and ``training``, as in ``tracked``."""
+    begun = {"name": name, "store": store, "tags": tags, "start_time": milliseconds(), "params": {}, "inputs": {}}
+    return {"kind": "open", **begun, **content}
 
 
 def measured(metrics: Mapping[str, float], step: int) -> dict[str, object]:

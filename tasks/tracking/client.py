@@ -74,7 +74,8 @@ class Tracker:
                     self._known = {(name, step) for name, _, _, step in points}
                     break
         name = f"{self._stage} {trial}" if trial else self._stage
-        self._send(journals.opened(name, store, tags, params, inputs, parent, self._training))
+        content = {"params": params, "inputs": inputs, "parent": parent, "training": self._training}
+        self._send(journals.opened(name, store, tags, **content))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record points of curves; they carry the time of this call."""
