@@ -114,14 +114,8 @@ class Registry:
 
     def experiment(self, suffix: str = "") -> str:
         """The id of the pipeline's experiment, or of the one with this suffix; created if it is missing."""
-        uri = self.tracking.uri
         name = self.tracking.experiment + suffix
-        found = self.client.get_experiment_by_name(name)
-        if found is not None:
-            stores.require_active(found, uri)
-            return found.experiment_id
-        tags = stores.experiment_tags(uri) | (stores.LEDGER if suffix else {})
-        return self.client.create_experiment(name, stores.artifacts_of(uri), tags)
+        return stores.experiment(self.client, self.tracking.uri, name, stores.LEDGER if suffix else "")[0]
 
     # Runs: each version has one, with its evidence; a registration that was killed leaves one without a version.
 
