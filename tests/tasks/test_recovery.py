@@ -13,8 +13,6 @@ from projects import finish
 from rounds import many
 from safetensors.torch import load_file
 
-from plm_core.shared.journal import messages
-
 OUTS = ("artifacts/models/gpt", "artifacts/curves/gpt.csv", "artifacts/metrics/pretrain-gpt.json")
 LONGER = {"pretrain__gpt__training__steps": 80, "pretrain__gpt__training__valid_every": 20}
 
@@ -138,12 +136,7 @@ def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
         pretrain__gpt__training__snapshot_every=2,
         pretrain__gpt__training__anomalies={"policy": "rollback", "limit": 2},
     )
-    tracking = {"PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none"}  # no publisher deletes its journal
-    _, err = finish(small.start("tasks.pretrain", "gpt", **tracking), code=2)
-    (journal,) = (small.root / "artifacts/journals").glob("*.jsonl")
-    points = [message["points"] for message, _ in messages(journal) if message["kind"] == "metrics"]
-    recorded = [(step, value) for each in points for name, value, _, step in each if name == "loss"]
-    assert [step for step, _ in recorded].count(1) == len({value for step, value in recorded if step == 1}) == 3
+    _, err = finish(small.start("tasks.pretrain", "gpt"), code=2)
     assert err.count(": rolling back to the last periodic snapshot (") == 2
     assert "after 2 tolerated anomalies" in err
     assert "Traceback" not in err
