@@ -7,7 +7,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,10 @@ from flows import promotion, settings
 from flows.graph import Graph
 from flows.outcome import Outcome, Result, UserError
 from flows.stages import GraphError
-from plm_core.shared.files import locked
+from plm_core.shared.files import taken
 
 LOCK = ".dvc/tmp/plm.lock"
 """Says who holds the checkout, or held it last: a pipeline writes its process id, any other command adds words."""
-TRIES = 20
-"""How often a pipeline tries to take the lock, because other commands may hold the checkout for a moment."""
-PAUSE_S = 0.05
-"""How long it waits between two tries."""
 
 
 class HeldError(UserError):
@@ -90,39 +85,29 @@ def only_one(root: Path, pipeline: bool = False) -> Iterator[int]:
     in the meantime; the file only says who holds it.
 
     Raises:
-        HeldError: another process holds it.
+        HeldError: another process holds it, and not only for a moment.
     """
     path = root / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file, contextlib.ExitStack() as stack:
-        for left in range(TRIES if pipeline else 1)[::-1]:
-            try:
-                held = _hold(stack, root, path)
-                break
-            except BlockingIOError as error:
-                if left:
-                    time.sleep(PAUSE_S)
-                    continue
-                file.seek(0)
-                pid, _, other = file.read().strip().partition(" ")
-                raise HeldError(
-                    f"another {'plm command' if other else 'pipeline'} (process {pid or 'unknown'}) runs in {root};"
-                    " wait for it, or use another checkout"
-                ) from error
+        held = os.open(root, os.O_RDONLY)
+        stack.callback(os.close, held)
+        try:
+            free = taken(held)
+        except OSError:  # a folder on NFS cannot be locked, the file can
+            held = file.fileno()
+            free = taken(held)
+        if not free:
+            file.seek(0)
+            pid, _, other = file.read().strip().partition(" ")
+            raise HeldError(
+                f"another {'plm command' if other else 'pipeline'} (process {pid or 'unknown'}) runs in {root};"
+                " wait for it, or use another checkout"
+            )
         file.truncate(0)
         file.write(f"{os.getpid()}\n" if pipeline else f"{os.getpid()} is not a pipeline\n")
         file.flush()
         yield held
-
-
-def _hold(stack: contextlib.ExitStack, root: Path, path: Path) -> int:
-    """Lock the folder, or the file if a folder cannot be locked, as on NFS; returns the locked descriptor."""
-    try:
-        return stack.enter_context(locked(root, wait=False))
-    except BlockingIOError:
-        raise
-    except OSError:
-        return stack.enter_context(locked(path, wait=False))
 
 
 def began(root: Path) -> float:

@@ -18,7 +18,6 @@ CHECKS: dict[str, finding.Check] = {
     "journals": local.journals,
     "registry": registry.registry,
     "snapshots": local.snapshots,
-    "locks": local.locks,
     "schedule": schedule.schedule,
     "disk": local.disk,
 }
@@ -26,9 +25,7 @@ CHECKS: dict[str, finding.Check] = {
 WASTE: dict[str, finding.Check] = {
     "registry": registry.old_versions,
     "cache": outputs.old_objects,
-    "snapshots": local.old_snapshots,
-    "journals": local.old_journals,
-    "sweeps": local.old_sweeps,
+    "files": local.old_files,
     "compiled": local.old_compiled,
     "Prefect": schedule.old_runs,
 }
@@ -40,6 +37,7 @@ WELL, WRONG, UNSEEN = range(3)
 
 def look(root: Path, everything: bool = False, mend: bool = False) -> Report:
     """Run every check; if ``mend`` is set, fix what is safe to fix, and look again for what is left."""
+    # A fix may reveal something else, or need a second look to be believed.
     mended = finding.look(CHECKS, root, everything, mend=True).mended if mend else []
     report = finding.look(CHECKS, root, everything)
     report.mended.extend(each for each in mended if each not in report.findings)
@@ -100,6 +98,7 @@ def last_step(root: Path) -> None:
     if deployment.get_id() is None:
         return
     log = get_run_logger()
+    # The night's models matter more than the space: whatever goes wrong here is said, and no more.
     try:
         if (rules := settings.retention(root)) is None:
             return

@@ -37,7 +37,7 @@ from plm_core.shared.limits import SAVING_S
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 """How long to wait before the first, the second and every later retry."""
 REGISTRATION_DELAYS_S = [2.0, 10.0]
-"""How long to wait before each retry of the registration, if MLflow cannot be reached or fails."""
+"""How long to wait before each retry of the registration, if MLflow fails or the champion has changed meanwhile."""
 
 WORTH_FORKING = 4
 """Start the fork server only if at least this many stages have to run."""

@@ -1,6 +1,6 @@
-"""The gate's decision on a challenger, on the evidence of both sides, re-evaluated if needed. Used by promotion.
+"""What tasks say of versions: whether they work, and what the gate decides on a challenger. Used by promotion.
 
-The gate is a process of its own, ``python -m tasks.gate``, and so is each evaluation.
+Packaging, the gate and each evaluation are processes of their own.
 """
 
 import json
@@ -17,11 +17,45 @@ from flows import supervisor
 from flows.ledger import TABLE_TAG
 from flows.registry import Registry, Version
 from flows.store import RegistrationFailed, RegistryError, unless_gone, warn
+from plm_core.shared.stores import shown
 
 STDERR = 2
-"""Where evaluations print: the standard output of `plm compare --json` is for its JSON."""
+"""Where tasks print: the standard output of `plm compare --json` is for its JSON."""
 GRACE_S = 60.0
-"""How long an evaluation may take to end when this process dies."""
+"""How long a task may take to end when this process dies."""
+
+
+def package(
+    root: Path, registry: Registry, new: Sequence[dict[str, Any]], untried: Sequence[str]
+) -> dict[str, str | None]:
+    """Log what ``new`` describes (``tasks/package.py``) as versions; then load and query these, and those whose numbers
+    are ``untried``, each in a fresh process.
+
+    Returns:
+        What is wrong with each version, by its number; None if it works.
+
+    Raises:
+        RegistrationFailed: a version could not be logged, or not be tested, for example because memory ran out.
+    """
+    store = {"MLFLOW_TRACKING_URI": registry.tracking.uri, "MLFLOW_EXPERIMENT_NAME": registry.tracking.experiment}
+    with tempfile.TemporaryDirectory() as folder:
+        request, answered = Path(folder) / "request.json", Path(folder) / "answer.json"
+        request.write_text(json.dumps({"model": registry.name, "log": [*new], "try": [*untried]}), encoding="utf-8")
+        # The test needs no GPU, and others may be using them.
+        status, _ = _task(
+            root, ["tasks.package", str(request), str(answered)], STDERR, CUDA_VISIBLE_DEVICES="", **store
+        )
+        if status != 0:
+            raise RegistrationFailed(f"tasks.package ended with exit status {status}; see its error above")
+        answer = json.loads(answered.read_text(encoding="utf-8"))
+    if answer["error"]:
+        names = ", ".join(each["tags"]["dvc.stage"] for each in new)
+        raise RegistrationFailed(f"{names}: could not be logged as models: {answer['error']}")
+    for number, problem in answer["problems"].items():
+        if problem and problem["passing"]:
+            what = f"version {number} could not be tested: {problem['error']}"
+            raise RegistrationFailed(f"{registry.name}: {what}; run again")
+    return {number: problem and shown(problem["error"]) for number, problem in answer["problems"].items()}
 
 
 def judge(

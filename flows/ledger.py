@@ -28,8 +28,6 @@ MODEL_TAG = "plm.registered_model"
 """Names the registered model that a run of the ledger is about; set when the run is created."""
 TABLE_TAG = "gate.table"
 """What the gate compared, as JSON."""
-VERDICT_TAGS = (TABLE_TAG, "gate.reasons", "gate")
-"""The tags of a version that was judged, in the order in which they are set: a version with the last has all."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,8 @@ class Decision:
     previous: str
     """The number of the previous champion; empty for none."""
     reasons: list[str]
-    gate: str = ""
-    """The verdict on the version: passed, refused or overruled; empty for a rollback."""
     details: Mapping[str, Any] | None = None
-    """What the gate saw; None if it was not asked."""
+    """What the gate decided and saw; None if it was not asked."""
     who: str = field(default_factory=lambda: os.environ.get("MLFLOW_TRACKING_USERNAME") or getpass.getuser())
 
     @property
@@ -54,8 +50,16 @@ class Decision:
         return self.action != "refused"
 
     @property
+    def gate(self) -> str:
+        """The verdict on the version: passed, refused or overruled; empty for a rollback."""
+        if self.action == ROLLED_BACK:
+            return ""
+        passed = self.details and self.details["passed"]
+        return "refused" if not self.moves else "passed" if passed else "overruled"
+
+    @property
     def tags(self) -> dict[str, str]:
-        """The ``VERDICT_TAGS`` that the version gets; the table only if the gate was asked."""
+        """The tags of its verdict that the version gets; the table only if the gate was asked."""
         if not self.gate:
             return {}
         seen = {name: self.details[name] for name in ("champion", "table")} if self.details else None
@@ -82,6 +86,7 @@ class Ledger:
         """
         from mlflow.entities import Param
 
+        # The parameters are what people see in MLflow, and what is read of many decisions; the file has the rest.
         entry = {
             "number": str(len(self.runs()) + 1),
             "action": decision.action,
@@ -109,6 +114,7 @@ class Ledger:
 
     def champions(self) -> list[str]:
         """The numbers of past champions and the current one, the oldest first, without those rolled back."""
+        # Whoever goes back to a former champion undoes what came after it.
         stack: list[str] = []
         for run in self._finished():
             action, number = run.data.params["action"], run.data.params["version"]

@@ -66,6 +66,7 @@ class Nights:
             return ""
         if self.begun is not None and self.begun > now + LATE_S:
             return f"The last run began at {moment(self.begun)}, which is in the future: {CLOCK}."
+        # Of a schedule of minutes, a run is late when the next one is due.
         if now - self.next > min(LATE_S, self.next - self.due):
             return f"The scheduled run that was due at {moment(self.next)} did not begin."
         return ""
@@ -100,10 +101,12 @@ def change(root: Path, **values: Any) -> Nights:
 @contextlib.contextmanager
 def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
     """Record the block as a run and notify people; the block calls what is yielded with its result."""
+    # The run before, which may have had no time to report how it ended.
     last = Nights.read(root)
     if last.begun and not last.ended:
         change(root, killed=last.begun)
     tell_missed(root)
+    # Until it ends, this run counts as interrupted: that is all a killed process leaves.
     error = "interrupted"
     change(root, begun=time.time(), ended=None, error=error, **prefects.due_of_this_run())
 
@@ -139,6 +142,7 @@ def skipped(root: Path, why: str) -> None:
     """Record that a scheduled run was skipped, and notify people unless a run has just begun in its place."""
     found = prefects.due_of_this_run()
     change(root, **found)
+    # A run that has just begun does this one's work; one that began long ago is in the way of the schedule.
     if found.get("next") and time.time() - began(root) > (found["next"] - found["due"]) / 2:
         notify.tell(root, "missed", f"The run that was due at {moment(found['due'])} was skipped: {why}.")
 
@@ -156,6 +160,7 @@ def tell_missed(root: Path) -> str:
     """
     nights = Nights.read(root)
     missed = nights.missed(time.time())
+    # A power failure ends whoever could have said so: the next process does.
     if nights.killed:
         what = f"The run that began at {moment(nights.killed)} was killed, or its machine went down."
         if notify.tell(root, "failure", f"{what} The next one resumes its work."):

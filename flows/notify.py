@@ -64,6 +64,7 @@ def test(root: Path) -> None:
 
 def tell_result(root: Path, result: Result) -> None:
     """Send what is worth a message about a run: that it failed, whose budget is spent, which models were judged."""
+    # A spent budget is no failure: the run resumes as soon as there is more.
     failed = [stage for stage in result.stages if stage.outcome == "failed"]
     spent = [stage for stage in failed if stage.status == BUDGET_SPENT]
     others = [f"{stage.name}: {stage.reason}" for stage in failed if stage.status != BUDGET_SPENT]

@@ -67,6 +67,7 @@ class Cluster:
         if not several or self.nodes == 1:
             yield Grant(env, launcher=launcher(""))
             return
+        # Nodes that work on parts join one by one; those that train together are reserved at once, under one name.
         wanted = (paths.PARTS / f"{stage.name}.help").as_posix()
         env |= {"PLM_NODES": str(self.nodes), "PLM_HELP": wanted}
         group = f":{uuid4()}" if stage.nodes == "together" else ""

@@ -46,6 +46,7 @@ def of_checkout(found: Any, root: Path) -> bool:
 
     Checkouts of two machines may have the same path.
     """
+    # Deployments have tags, runs have labels.
     names = [tag.removeprefix(TAG) for tag in found.tags if tag.startswith(TAG)]
     if "plm.checkout" in found.labels:
         names.append(found.labels["plm.checkout"])
@@ -93,6 +94,7 @@ def close_dead_runs(root: Path) -> None:
         "plm.started": started(os.getpid()),
         "plm.checkout": checkout_name(root),
     }
+    # Not Prefect's heartbeats and an automation: they crash a run whose machine slept.
     unfinished = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}}
     with get_client(sync_client=True) as opened:
         opened.update_flow_run_labels(uuid.UUID(str(flow_run.get_id())), who)
@@ -104,6 +106,7 @@ def close_dead_runs(root: Path) -> None:
             its = run.labels
             if "plm.place" not in its:
                 continue
+            # A process id means something only on its machine and in its container.
             if its["plm.place"] == who["plm.place"]:
                 dead = started(int(its["plm.pid"])) != its["plm.started"]
             else:
@@ -130,6 +133,7 @@ def due_of_this_run() -> dict[str, Any]:
     except httpx.HTTPError as error:
         print(f"warning: Prefect does not say when this run was due: {said(error)}", flush=True)
         return {}
+    # A run that is made up for was due long before the next one.
     later = max(due, now("UTC"))
     dates = [found for each in schedules if each.active and (found := next_run(each.schedule, later))]
     return {"due": due.timestamp(), "next": min(dates, default=None)}

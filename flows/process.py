@@ -16,11 +16,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from flows import room, supervisor
 from flows.forkserver import READ, ForkServer
+from flows.outcome import Spent
 from plm_core.shared.limits import SAVING_S
 from plm_core.shared.memory import needs_less
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
@@ -46,20 +48,19 @@ class CancelledError(Exception):
     """The pipeline is being cancelled: nothing new starts."""
 
 
+@dataclass(eq=False, repr=False)
 class StageError(Exception):
     """A stage failed."""
 
-    def __init__(self, stage: str, status: int | None, tail: Sequence[str], transient: bool) -> None:
-        super().__init__(stage, status, tail, transient)
-        self.stage = stage
-        self.status = status
-        """The exit status of the stage's command, negative for a signal; None if something else failed."""
-        self.tail = list(tail)
-        """The last lines that the stage wrote."""
-        self.transient = transient
-        """Worth another try: its files were busy, a signal killed the command, or its exit status asks for it."""
-        self.over: float | None = None
-        """The time limit in minutes, if the stage exceeded it."""
+    stage: str
+    status: int | None
+    """The exit status of the stage's command, negative for a signal; None if something else failed."""
+    tail: Sequence[str]
+    """The last lines that the stage wrote."""
+    transient: bool
+    """Worth another try: its files were busy, a signal killed the command, or its exit status asks for it."""
+    over: float | None = None
+    """The time limit in minutes, if the stage exceeded it."""
 
     @property
     def reason(self) -> str:
@@ -88,41 +89,29 @@ class StageError(Exception):
     __repr__ = __str__
 
 
-class Used(NamedTuple):
-    """What a stage's command used."""
-
-    cpu: float
-    """The CPU seconds."""
-    memory: int
-    """The peak memory of its largest process, in bytes."""
-
-
 class Running:
     """A stage's supervisor: the pipe that ends it, and the output of both."""
 
     def __init__(self) -> None:
-        (self.stdin, self._pipe), (out, self.stdout) = os.pipe(), os.pipe()
+        (self.stdin, pipe), (out, self.stdout) = os.pipe(), os.pipe()
+        self._pipe = os.fdopen(pipe, "wb", buffering=0)  # any thread may close it, and more than one
         self.lines: TextIO = os.fdopen(out, encoding="utf-8", errors="replace")
         self.ended = threading.Event()
         """Set when the last process of the stage has ended."""
         self.process: subprocess.Popen[bytes] | None = None
         """None if it was forked: then it is another process's child."""
-        self._closing = threading.Lock()
 
     def end(self) -> None:
         """Have it end the stage: SIGINT, time to save, SIGTERM, SIGKILL."""
-        with self._closing:
-            if self._pipe >= 0:
-                os.close(self._pipe)
-                self._pipe = -1
+        self._pipe.close()
 
-    def hear(self, on_line: Callable[[str], None], launched: bool) -> tuple[int, Used, list[str]]:
+    def hear(self, on_line: Callable[[str], None], launched: bool) -> tuple[int, Spent, list[str]]:
         """Pass on each line as it comes; returns the exit status, what was used, and the last lines.
 
         If the command was ``launched`` elsewhere, the status is the one that its supervisor there has reported.
         """
         ended: list[int] = []
-        used = Used(0.0, 0)
+        used = Spent()
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         for line in self.lines:
             said, mark, about = line.partition(supervisor.ENDED)
@@ -132,7 +121,8 @@ class Running:
             if mark:
                 last, seconds, kilobytes = about.split()
                 ended.append(int(last))
-                used = Used(used.cpu + float(seconds), max(used.memory, 1024 * int(kilobytes)))
+                used.cpu += float(seconds)
+                used.memory = max(used.memory, 1024 * int(kilobytes))
         status = ended[-1] if ended else -signal.SIGKILL  # the supervisor was killed
         if launched and len(ended) > 1:  # there, then here
             status = ended[0]
@@ -180,8 +170,8 @@ class StageProcesses:
         may_fork: bool = True,
         minutes: float | None = None,
         launcher: Sequence[str] = (),
-    ) -> Used:
-        """Run a stage's command, wait for it, and return what it used.
+    ) -> Spent:
+        """Run a stage's command, wait for it, and return the CPU seconds and the memory that it used.
 
         Args:
             stage: DVC's address of the stage.
@@ -222,9 +212,8 @@ class StageProcesses:
         if for_memory and (status == -signal.SIGKILL or any(KILLED in line for line in tail)):
             tail.append(f"error: out of memory, at {room.said(used.memory)}; {needs_less(stage)}")
             raise StageError(stage, status, tail, transient=False)
-        error = StageError(stage, status, tail, status < 0 or status == INTERRUPTED or late.is_set())
-        error.over = minutes if late.is_set() else None
-        raise error
+        transient = status < 0 or status == INTERRUPTED or late.is_set()
+        raise StageError(stage, status, tail, transient, over=minutes if late.is_set() else None)
 
     @contextlib.contextmanager
     def beside(

@@ -8,7 +8,6 @@ next command finds that the ledger and the alias disagree, and says so.
 """
 
 import contextlib
-import hashlib
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -17,19 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows import settings
-from flows.ledger import VERDICT_TAGS, Decision, Ledger
+from flows.ledger import Decision, Ledger
 from flows.store import (
     RegistrationFailed,
     RegistryError,
     environment,
     evidence_digest,
     pages,
-    sha256,
     unless_gone,
     warn,
 )
-from plm_core.shared import gpus, stores
-from plm_core.shared.files import locked
+from plm_core.shared import stores
+from plm_core.shared.files import CHECKSUMS, locked, sha256
 from plm_core.shared.stores import SQLITE
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
-CHECKSUMS = "SHA256SUMS"
 DIGEST_TAG = "checkpoint.sha256"
 EVIDENCE_TAG = "evidence.sha256"
 AGAIN_TAG = "evidence.again.sha256"
@@ -47,18 +44,15 @@ ABANDONED_S = 2 * 3600.0
 """A registration that has taken this long is dead: logging may take half of it."""
 NO_RUN = "none"
 """The run id of a version that was created without a run: MLflow knows no such run, as if it had been deleted."""
-WAIT_S = 120.0
-"""How long to wait for another process's decision, which takes a second or two."""
+SERVERS = Path("/dev/shm")
+"""What is locked for a decision on a server: a folder that every user of the machine can lock, unlike a file of the
+first."""
 PAGE = "decision.html"
 """The artifact of a version's run that holds the full record, because the length of a description is limited."""
 LIMIT = 5_000
 """Characters of a description that every database of MLflow keeps."""
 SETS_IT = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
 """What to do if the alias ``champion`` names nothing."""
-
-
-class StaleError(Exception):
-    """The champion is not the one that the decision was made against."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +114,10 @@ class Registry:
 
     def experiment(self, suffix: str = "") -> str:
         """The id of the pipeline's experiment, or of the one with this suffix; created if it is missing."""
-        uri = self.tracking.uri
         name = self.tracking.experiment + suffix
-        found = self.client.get_experiment_by_name(name)
-        if found is not None:
-            stores.require_active(found, uri)
-            return found.experiment_id
-        tags = stores.experiment_tags(uri) | (stores.LEDGER if suffix else {})
-        return self.client.create_experiment(name, stores.artifacts_of(uri), tags)
+        return stores.experiment(self.client, self.tracking.uri, name, stores.LEDGER if suffix else "")[0]
+
+    # Runs: each version has one, with its evidence; a registration that was killed leaves one without a version.
 
     def runs(self, which: str, view: int = 1) -> "Iterator[Run]":
         """The runs of the experiment for which ``which``, MLflow's filter, holds; ``view``: its ``ViewType``."""
@@ -145,6 +135,8 @@ class Registry:
         latest = (time.time() - ABANDONED_S) * 1000
         running = self.runs(f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'")
         return [run for run in running if run.info.run_id not in known and run.info.start_time < latest]
+
+    # Versions and aliases.
 
     def versions(self) -> list[Version]:
         """All versions, the newest first."""
@@ -176,23 +168,20 @@ class Registry:
         known = ", ".join(version.number for version in reversed(versions)) or "none yet"
         raise RegistryError(f"{self.name}: no version or alias {name!r}; versions are: {known}")
 
-    def champion(self) -> Version | None:
-        """The version that the alias ``champion`` names; also None if there is no version of that number."""
-        return next((version for version in self.versions() if CHAMPION in version.aliases), None)
-
     def champions(self, *but: str) -> list[Version]:
         """The champions in the ledger that still exist, the latest first, except the versions ``but``."""
         known = {version.number: version for version in self.versions() if version.number not in but}
         return [known[number] for number in reversed(self.ledger.champions()) if number in known]
 
-    def former(self, *but: str) -> Version | None:
-        """The latest of the ``champions``."""
+    def champion(self, *but: str) -> Version | None:
+        """The latest of the ``champions``: the one that the alias names if a person has neither moved nor deleted it.
+        ``commit`` looks at the alias itself."""
         return next(iter(self.champions(*but)), None)
 
     def tag(self, number: str, tags: Mapping[str, str]) -> None:
-        """Set tags of a version, those of a verdict in their order."""
-        for key in sorted(tags, key=lambda key: VERDICT_TAGS.index(key) if key in VERDICT_TAGS else -1):
-            self.client.set_model_version_tag(self.name, number, key, tags[key])
+        """Set tags of a version."""
+        for key, value in tags.items():
+            self.client.set_model_version_tag(self.name, number, key, value)
 
     def aliases(self) -> dict[str, str]:
         """The version numbers by alias; a version with such a number need not exist."""
@@ -217,6 +206,8 @@ class Registry:
     def delete_alias(self, alias: str) -> None:
         """Delete the alias."""
         self.client.delete_registered_model_alias(self.name, alias)
+
+    # What a version holds: the evidence in its run, its checkpoint in a model that the run has logged.
 
     def stored_evidence(self, version: Version, target: Path) -> tuple[Path, str]:
         """Download the latest evidence of a version into ``target``, a new folder.
@@ -275,17 +266,19 @@ class Registry:
             )
         return found
 
-    def commit(self, decision: Decision, expected_champion: str | None) -> None:
-        """Record a decision and carry it out, if the alias still names the champion that it was made against.
+    # Decisions: recorded in the ledger, then carried out, then closed. Whoever finds one open completes it.
+
+    def commit(self, decision: Decision) -> None:
+        """Record a decision and carry it out, if the champion is still the one that it was made against.
 
         Raises:
-            StaleError: the alias does not name ``expected_champion`` (None: nothing) now. Nothing was done.
-            RegistryError: another process holds the registry and does not let go.
+            RegistrationFailed: it is another one now. Nothing was done.
         """
         with self.alone():
             self.recover()
-            if self.alias(CHAMPION) != expected_champion:
-                raise StaleError
+            if not self._holds(decision):
+                now = f"version {self.alias(CHAMPION)} became the champion in the meantime"
+                raise RegistrationFailed(f"{self.name}: {now}; check `plm status`, then run again")
             run = self.ledger.begin(decision)
             self._carry_out(decision)
             self.ledger.end(run, carried_out=True)
@@ -301,9 +294,8 @@ class Registry:
         done: list[Decision] = []
         for run, decision in self.ledger.unfinished():
             what = f"{self.name}: a decision that was interrupted"
-            alias = self.alias(CHAMPION) or ""
             exists = decision and any(version.number == decision.version for version in self.versions())
-            if decision and exists and (not decision.moves or alias in (decision.version, decision.previous)):
+            if decision and exists and self._holds(decision):
                 self._carry_out(decision)
                 self.ledger.end(run, carried_out=True)
                 warn(f"{what} has been completed: {decision}")
@@ -312,6 +304,10 @@ class Registry:
                 self.ledger.end(run, carried_out=False)
                 warn(f"{what} has been discarded" + (f": {decision}" if decision else ""))
         return done
+
+    def _holds(self, decision: Decision) -> bool:
+        """Whether nobody has made a third version the champion since the decision was made, or carried out in part."""
+        return self.alias(CHAMPION) in (None, decision.previous, decision.version)
 
     def disagreement(self) -> tuple[str, str] | None:
         """How the alias ``champion`` and the ledger disagree, and what fixes that; None if they agree."""
@@ -345,32 +341,13 @@ class Registry:
             self.client.set_tag(version.run_id, "gate", decision.gate)
             if "page" in details:
                 self.client.log_text(version.run_id, details["page"], PAGE)
-        # The verdict comes last: if a process dies before, the version has none, and is judged again.
         self.tag(version.number, decision.tags)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the registry's lock on this machine.
-
-        Raises:
-            RegistryError: another process holds it and does not let go.
-        """
+        """Hold the registry's lock on this machine, as soon as no other process decides."""
         uri = self.tracking.uri
-        beside = uri.startswith(SQLITE)
-        # For a server it is a name in Linux's kernel: a file in /tmp belongs to its first user.
-        path = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock")
-        name = f"plm registry {hashlib.sha256(stores.shown(uri).encode()).hexdigest()[:16]}"
-        deadline = time.monotonic() + WAIT_S
-        with contextlib.ExitStack() as held:
-            while True:
-                with contextlib.suppress(BlockingIOError):
-                    if lock := locked(path, wait=False) if beside else gpus.bind(name):
-                        held.enter_context(lock)
-                        break
-                if time.monotonic() > deadline:
-                    who = f"`fuser '{path}'` names it" if beside else f"it is {gpus.holder(name) or 'this one'}"
-                    raise RegistryError(f"{self.name}: another process has held the registry for {WAIT_S:.0f} s; {who}")
-                time.sleep(0.1)
+        with locked(Path(f"{uri.removeprefix(SQLITE)}.decisions.lock") if uri.startswith(SQLITE) else SERVERS):
             yield
 
 

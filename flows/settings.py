@@ -4,7 +4,6 @@ Used by the modules of ``flows`` that talk to MLflow and to people, and by ``plm
 parameters of ``promotion`` that only it needs.
 """
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -15,7 +14,7 @@ from flows.outcome import UserError
 from plm_core import config
 from plm_core.shared import parameters
 from plm_core.shared.notices import NotifyConfig
-from plm_core.shared.stores import absolute
+from plm_core.shared.stores import address
 
 T = TypeVar("T")
 Name = Annotated[str, Field(min_length=1)]
@@ -74,7 +73,7 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
     if isinstance(promotion, dict):
         promotion = {name: value for name, value in promotion.items() if name == "registered_model"}
     promotion = config.from_dict(Promotion, promotion, "promotion")
-    return replace(tracking, uri=absolute(os.environ.get("MLFLOW_TRACKING_URI") or tracking.uri, root)), promotion
+    return replace(tracking, uri=address(root)[0]), promotion
 
 
 def retention(root: Path) -> Retention | None:

@@ -1,4 +1,4 @@
-"""What the modules that talk to MLflow share: its environment, errors and warnings, paged searches, digests."""
+"""What the modules that talk to MLflow share: its environment, errors and warnings, paged searches, a digest."""
 
 import contextlib
 import hashlib
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.outcome import UserError
+from plm_core.shared.files import sha256
 from plm_core.shared.stores import QUIET, shown
 
 ENVIRONMENT = {
@@ -29,7 +30,8 @@ class RegistryError(UserError):
 
 
 class RegistrationFailed(RegistryError):
-    """MLflow cannot be reached or fails. The files of the pipeline are safe; a later run registers them."""
+    """MLflow cannot be reached or fails, or the champion has changed meanwhile: worth another try. The files of the
+    pipeline are safe; a later run registers them."""
 
 
 @contextlib.contextmanager
@@ -60,12 +62,6 @@ def unless_gone() -> Iterator[None]:
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"):
             raise
-
-
-def sha256(path: Path) -> str:
-    """The sha256 (hex) of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def evidence_digest(files: Sequence[Path]) -> str:

@@ -7,16 +7,16 @@ of the pipeline (``tasks/tracking/publisher.py``). A pipeline that is killed lea
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.outcome import UserError
+from flows.store import warn
 from plm_core.shared import stores
 from plm_core.shared.files import held
-from plm_core.shared.journal import Journal, ending, messages, milliseconds, opening, origin, publisher_of
+from plm_core.shared.journal import Journal, ended, ending, messages, opened, opening, origin, publisher_of
 from plm_core.shared.paths import JOURNALS
 
 END_S = 120.0
@@ -35,17 +35,18 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
     ``PLM_TRACKING=off``, and if there is no room on the disk.
 
     Raises:
-        UserError: MLflow answers, and a person has to mend it.
+        UserError: MLflow answers, and a person has to mend it, or ``params.yaml`` names none.
     """
     if os.environ.get("PLM_TRACKING") == "off":
         yield None
         return
+    root = root.resolve()
+    store = stores.named(*stores.address(root))
     try:
         journal = Journal.new(root / JOURNALS, name)
-        begun = {"name": name, "start_time": milliseconds(), "params": {}, "inputs": {}}
-        journal.append({"kind": "open", **begun, "tags": {"plm.stage": name} | origin("plm run", root)})
+        journal.append(opened(name, store, {"plm.stage": name} | origin("plm run", root)))
     except OSError as error:
-        _warn(f"no journal ({error}); the run is not shown")
+        warn(f"MLflow: no journal ({error}); the run is not shown")
         yield None
         return
     publisher = _publisher(root, journal.path.stem)
@@ -64,9 +65,9 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         raise
     finally:
         try:
-            journal.append({"kind": "end", "status": status, "time": milliseconds()})
+            journal.append(ended(status))
         except OSError as error:
-            _warn(f"the end of the run is not kept ({error}); it is shown as KILLED, and was {status}")
+            warn(f"MLflow: the end of the run is not kept ({error}); it is shown as KILLED, and was {status}")
         if publisher.poll() is not None:
             publisher = _publisher(root, journal.path.stem)  # it was killed: another one continues
         journal.close()
@@ -75,17 +76,13 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         except subprocess.TimeoutExpired:
             publisher.kill()
             publisher.communicate()
-            _warn(f"makes no progress; {JOURNALS} keeps what has not been sent")
+            warn(f"MLflow: makes no progress; {JOURNALS} keeps what has not been sent")
 
 
 def _publisher(root: Path, key: str) -> "subprocess.Popen[str]":
     # Ctrl-C must only reach the flow: the publisher ends when the run has ended, and records how.
     command = [*stores.PUBLISHER, "--follow", key]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, start_new_session=True)
-
-
-def _warn(what: str) -> None:
-    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
 
 
 def send_leftovers(root: Path) -> None:
@@ -117,7 +114,8 @@ def journals(root: Path) -> Iterator[State]:
     """The state of each journal of the checkout."""
     for path in sorted((root / JOURNALS).glob("*.jsonl")):
         with contextlib.suppress(FileNotFoundError):  # it has been published in the meantime
-            begun, publisher = opening(path), publisher_of(path)
+            begun = opening(path)
+            publisher = root / publisher_of(begun.get("store") or "")
             lines = enumerate(messages(path), 1)
             yield State(
                 path,

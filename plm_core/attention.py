@@ -20,12 +20,7 @@ def attention_maps(model: Any, ids: Tensor, input_format: InputFormat) -> Tensor
 
     The text is read in the direction of the input format, as in fine-tuning: from left to right, or in both directions
     (XLNet: the content stream).
-
-    Raises:
-        ValueError: ids do not have exactly one row.
     """
-    if len(ids) != 1:
-        raise ValueError(f"ids: {len(ids)} rows; expected 1")
     model.eval()
     with _Recorder() as recorder:
         input_format.states(model, ids, torch.zeros_like(ids), torch.tensor([ids.shape[1]], device=ids.device))

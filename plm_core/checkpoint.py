@@ -13,29 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from plm_core.config import UserError
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
-from plm_core.sections.description import CONFIG_FILE, FORMAT, CheckpointConfig, Lineage, read_description
+from plm_core.sections.description import CONFIG_FILE as CONFIG_FILE
+from plm_core.sections.description import FORMAT as FORMAT
+from plm_core.sections.description import CheckpointConfig as CheckpointConfig
+from plm_core.sections.description import Lineage as Lineage
+from plm_core.sections.description import read_description
 from plm_core.sections.models import MODELS, shape
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
 
-__all__ = [
-    "CONFIG_FILE",
-    "FORMAT",
-    "WEIGHTS_FILE",
-    "CheckpointConfig",
-    "Lineage",
-    "Loaded",
-    "build",
-    "describe",
-    "load",
-    "save",
-]
 WEIGHTS_FILE = "model.safetensors"
 
 
@@ -99,18 +91,16 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
     if tokenizer.sha256 != config.tokenizer_sha256:
         raise UserError(f"{tokenizer.path}: is not the tokenizer that {CONFIG_FILE} names")
     try:
-        # The file's shapes are checked before either it or the model takes memory.
-        with safe_open(folder / WEIGHTS_FILE, "pt") as file:
-            shapes = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no mapping
+        tensors = load_file(folder / WEIGHTS_FILE)
         sizes = shape(config.architecture, config.model, str(folder / CONFIG_FILE))
-        if sizes.layers > len(shapes):
-            raise RuntimeError(f"{sizes.layers} layers, and {len(shapes)} tensors")
+        if sizes.layers > len(tensors):
+            raise RuntimeError(f"{sizes.layers} layers, and {len(tensors)} tensors")
         with torch.device("meta"):
             model = MODELS[config.architecture].model(sizes)
+        # The model's own tensors take memory only once all shapes are known to fit.
         for name, tensor in model.state_dict().items():
-            if shapes.get(name) != list(tensor.shape):
-                raise RuntimeError(f"{name} has the shape {shapes.get(name)}; expected {list(tensor.shape)}")
-        tensors = load_file(folder / WEIGHTS_FILE)
+            if (found := tensors[name].shape) != tensor.shape:
+                raise RuntimeError(f"{name} has the shape {list(found)}; expected {list(tensor.shape)}")
         # Copied, because the library maps the file itself into memory, not aligned like torch's own tensors.
         own = {name: tensors.pop(name).to(like.dtype, copy=True) for name, like in model.state_dict().items()}
         model.load_state_dict(own, assign=True)

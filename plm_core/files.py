@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plm_core.shared.errors import UserError
+from plm_core.shared.files import CHECKSUMS as CHECKSUMS
 from plm_core.shared.files import atomic_file as atomic_file
 from plm_core.shared.files import atomic_text as atomic_text
-from plm_core.shared.files import clear, flush, temporary
-
-CHECKSUMS = "SHA256SUMS"
-"""The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
+from plm_core.shared.files import clear, flush, sha256, temporary
 
 SETTLED_S = 2
 """Seconds after which another change of a file is certain to show in its change time (ctime)."""
@@ -32,18 +30,13 @@ def sha256_file(path: Path) -> str:
     """The sha256 (hex) of a file's bytes. A process reads an unchanged file only once."""
     found = path.stat()
     if time.time() - found.st_ctime < SETTLED_S:
-        return _digest(path)
+        return sha256(path)
     return _remembered(path.absolute(), found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @functools.lru_cache(maxsize=4096)
 def _remembered(path: Path, *_state: int) -> str:
-    return _digest(path)
+    return sha256(path)
 
 
 def sha256_path(path: Path) -> str:
@@ -74,14 +67,6 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
         new.rename(path)
         flush(path.parent)
         clear(path, "old")
-
-
-@contextlib.contextmanager
-def scratch_folder(beside: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder next to ``beside``, on the same disk, which is removed after the block."""
-    with temporary(beside, "scratch.") as folder:
-        folder.mkdir()
-        yield folder
 
 
 def write_checksums(folder: Path) -> None:

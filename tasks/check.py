@@ -92,7 +92,7 @@ def problems() -> list[str]:
     # Models, and what they are evaluated on.
     for name in names["models"]:
         with tried():
-            config = pretrain_section(name)
+            config, _ = pretrain_section(name)
             if tokenizer:
                 require_trainable(config, tokenizer.vocab_size, f"pretrain.{name}")
                 require_start(config, tokenizer.given.sha256 if tokenizer.given else None, f"pretrain.{name}")
@@ -128,7 +128,7 @@ def problems() -> list[str]:
                 if name not in names["models"]:
                     expected = f"some of models: {', '.join(names['models'])}"
                     raise UserError(f"fewshot.models: found {name!r}; expected {expected}")
-                objective = pretrain_section(name).objective
+                objective = pretrain_section(name)[0].objective
                 build_objective(objective, f"pretrain.{name}.objective")
                 fewshot.require_ranker(name, objective["name"])
         for name in fewshot.asked(names["finetune.tasks"]):

@@ -30,7 +30,7 @@ from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
 from tasks.runtime.evidence import write_sealed
 from tasks.runtime.pools import pool
-from tasks.runtime.progress import ProgressBar
+from tasks.runtime.progress import Progress
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -39,9 +39,15 @@ PROMPTS, WORDS, LONGEST = 3, 5, 40
 TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
 
 
-def evaluate(name: str) -> None:
-    """Measure the model that stage pretrain made, and write evidence, samples and metrics."""
+def evaluate(name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
+    """Measure NAME, one of ``models`` in params.yaml; or a checkpoint instead, and write its evidence into a folder."""
     config = params.section("evaluate", EvaluateConfig)
+    if checkpoint and evidence:
+        device = prepare(threads=1)
+        _measure(load(checkpoint, device.device), config, device, evidence)
+        return
+    if checkpoint or evidence:
+        raise UserError("expected --checkpoint and --evidence together")
     folder = paths.MODELS / name
     with (
         stage(f"evaluate-{name}", ["evaluate"], [folder, TEST, TRAIN], model=name) as run,
@@ -76,7 +82,6 @@ def evaluate(name: str) -> None:
         run.metrics |= {"longest_copy": longest} if written else {}
         atomic_text(samples, json.dumps(sampled, indent=2, ensure_ascii=False) + "\n")
         run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
-        run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
         print(f"{name}: {result.bits_per_byte:.4f} {main_quantity} of {result.bytes:,} bytes")
 
 
@@ -104,8 +109,7 @@ def _score(
     what: str,
 ) -> list[Likelihood]:
     read = (tokenized(text, loaded.tokenizer) for text in texts)
-    with ProgressBar(what, len(texts)) as meter:
-        return list(meter.counted(scorer_of(quantity)(loaded.model, read, config, device)))
+    return list(Progress(what, len(texts)).counted(scorer_of(quantity)(loaded.model, read, config, device)))
 
 
 def _samples(loaded: Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
@@ -131,17 +135,5 @@ def _samples(loaded: Loaded, config: EvaluateConfig, device: Device) -> list[dic
         raise UserError(f"evaluate.{error}") from error
 
 
-def run(name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
-    """Measure NAME, one of ``models`` in params.yaml; or a checkpoint instead, and write its evidence into a folder."""
-    if checkpoint and evidence:
-        device = prepare(threads=1)
-        config = params.section("evaluate", EvaluateConfig)
-        _measure(load(checkpoint, device.device), config, device, evidence)
-    elif checkpoint or evidence:
-        raise UserError("expected --checkpoint and --evidence together")
-    else:
-        evaluate(name)
-
-
 if __name__ == "__main__":
-    main(run, gpus=1)
+    main(evaluate, gpus=1)

@@ -15,7 +15,7 @@ from plm_core.files import atomic_folder
 from plm_core.shared import paths
 from plm_core.training.device import prepare
 from tasks.runtime.evidence import write_rows
-from tasks.runtime.progress import ProgressBar
+from tasks.runtime.progress import Progress
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -52,10 +52,8 @@ def fewshot(name: str) -> None:
         device = prepare(threads=1).device
         loaded = checkpoint.load(folder, device)
         pairs = [(asked, shots) for asked in tasks for shots in config.shots]
-        with (
-            atomic_folder(paths.FEWSHOT / name, checksums=False) as new,
-            ProgressBar(f"fewshot-{name}", len(pairs)) as meter,
-        ):
+        progress = Progress(f"fewshot-{name}", len(pairs))
+        with atomic_folder(paths.FEWSHOT / name, checksums=False) as new:
             for done, (asked, shots) in enumerate(pairs, start=1):
                 found = answers(asked, shots, loaded, device)
                 write_rows(new / f"{asked.task.name}.{shots}.csv", COLUMNS, rows(asked.task, found))
@@ -65,9 +63,8 @@ def fewshot(name: str) -> None:
                 if "score" in figures:
                     scores = f"{figures['score']:.3f}, without reading {figures['baseline']:.3f}"
                     said = f"{asked.task.score} {scores}, {said}"
-                meter.update(done, f"{asked.task.name}, {shots} shots: {said}")
+                progress.update(done, f"{asked.task.name}, {shots} shots: {said}")
         run.outputs.append(paths.FEWSHOT / name)
-        run.tracker.checkpoint_metrics(loaded.digest, {f"fewshot/{key}": value for key, value in run.metrics.items()})
 
 
 if __name__ == "__main__":

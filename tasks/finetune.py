@@ -24,7 +24,6 @@ from plm_core.benchmarks.examples import SPLITS, Example, file_of
 from plm_core.benchmarks.task import GlueTask, read_examples, verified_task
 from plm_core.config import listed
 from plm_core.evaluation.evidence import TASK_COLUMNS
-from plm_core.files import CHECKSUMS, sha256_file
 from plm_core.finetuning import results
 from plm_core.finetuning.classifier import Classifier, collate, draw_anew, example_loss, predict, set_dropout
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
@@ -111,8 +110,6 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.metrics |= counted(judged)
 
         run.outputs += [evidence, curve, paths.FINETUNED / key, checked]
-        scores = {f"{task_name}.{seed}.{metric}": value for metric, value in run.metrics.items()}
-        run.tracker.checkpoint_metrics(sha256_file(base / CHECKSUMS), scores)
         score, baseline = (run.metrics[figure] for figure in ("score", "baseline"))
         print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {len(test.examples)} examples")
         if test.cut:

@@ -21,7 +21,7 @@ from plm_core.sections.evaluation import EvaluateConfig, LikelihoodConfig
 from plm_core.shared import paths
 from plm_core.training.device import Device, prepare
 from tasks.runtime.evidence import write_sealed
-from tasks.runtime.progress import ProgressBar
+from tasks.runtime.progress import Progress
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -37,27 +37,25 @@ def minimal_pairs(model: str, name: str, checkpoint: Path | None = None, evidenc
     folder = paths.MODELS / model
     inputs = [folder, paths.PAIRS / f"{name}.jsonl"]
     with stage(f"minimal-pairs-{model}-{name}", ["evaluate"], inputs, model=model) as run:
-        digest, file = write_evidence(folder, name, paths.EVIDENCE / model, config)
+        file = write_evidence(folder, name, paths.EVIDENCE / model, config)
         found = read_task([file])
         interval = significance.interval_of(found.results)
         run.metrics |= {"score": found.value, "score_low": interval.low, "score_high": interval.high}
         run.metrics |= {"pairs": len(found.examples), "ties": found.predictions[0].count(TIE)}
         run.outputs.append(file)
-        run.tracker.checkpoint_metrics(digest, {f"{name}/{key}": value for key, value in run.metrics.items()})
         told = f"{found.value:.3f} [{interval.low:.3f}, {interval.high:.3f}] of {len(found.examples):,} pairs"
         print(f"{model}: {name}: {told}; chance: 0.5")
 
 
-def write_evidence(folder: Path, name: str, evidence: Path, config: LikelihoodConfig) -> tuple[str, Path]:
-    """Score the pairs with a checkpoint; return its digest and the file of its evidence."""
+def write_evidence(folder: Path, name: str, evidence: Path, config: LikelihoodConfig) -> Path:
+    """Score the pairs with a checkpoint; return the file of its evidence."""
     device = prepare(threads=1)
     loaded = checkpoints.load(folder, device.device)
     pairs = load_pairs(paths.PAIRS / f"{name}.jsonl")
     file = evidence / file_of(name)
-    with ProgressBar(name, len(pairs)) as meter:
-        nats = list(meter.counted(nats_of(loaded, pairs, config, device)))
+    nats = list(Progress(name, len(pairs)).counted(nats_of(loaded, pairs, config, device)))
     write_sealed(file, TASK_COLUMNS, rows(pairs, nats, config))
-    return loaded.digest, file
+    return file
 
 
 def nats_of(

@@ -1,15 +1,15 @@
-"""Checkpoints as models in MLflow, and the proof that they work: ``python -m tasks.package``, run by registration.
+"""Checkpoints as models in MLflow, and the proof that they work. Run by registration.
 
-A line on stdin is the request: ``{"model": ..., "log": [{"checkpoint": ..., "evidence": [...], "tags": ..., "parent":
-...}], "try": [number, ...]}``. Each item of ``log`` becomes a version of the registered model, from a new run with its
-evidence, report and samples, and with the parameters, metrics and data by which models are compared. These versions and
-those to try are then loaded, and have to answer. The answer on stdout is a line, ``{"error": ..., "problems": {number:
-problem}}``: why nothing could be logged, and per version null or ``{"error": ..., "passing": whether a retry may
-succeed}``. MLflow's store is that of ``MLFLOW_TRACKING_URI``, the experiment that of ``MLFLOW_EXPERIMENT_NAME``.
+``python -m tasks.package REQUEST ANSWER``: the file REQUEST holds ``{"model": ..., "log": [{"checkpoint": ...,
+"evidence": [...], "tags": ..., "parent": ...}], "try": [number, ...]}``. Each item of ``log`` becomes a version of the
+registered model, from a new run with its evidence, report and samples, and with the parameters, metrics and data by
+which models are compared. These versions and those to try are then loaded, and have to answer. The file ANSWER gets
+``{"error": ..., "problems": {number: problem}}``: why nothing could be logged, and per version null or ``{"error": ...,
+"passing": whether a retry may succeed}``. MLflow's store is that of ``MLFLOW_TRACKING_URI``, the experiment that of
+``MLFLOW_EXPERIMENT_NAME``.
 
 Slow imports and look-ups are done here, once, but none of our modules: all work is done in forks of this process. A
 fork that tries a version proves that it works with the code it carries, because it may load none of the checkout's.
-When stdin closes, the requesting process has died: this one and its forks are killed.
 """
 
 import errno
@@ -20,7 +20,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -236,21 +235,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     return {"error": None, "problems": dict(zip(numbers, problems, strict=True))}
 
 
-def main() -> None:
-    """Answer the request."""
-
-    def end_with_requester() -> None:
-        os.read(0, 1)
-        os.killpg(0, signal.SIGKILL)
-
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # everything else that is printed
+def main(request: str, answered: str) -> None:
+    """Read the request from one file, and write the answer into another."""
     sqlalchemy.orm.configure_mappers()
     warn_dependency_requirement_mismatches(list(REQUIREMENTS))
-    if request := os.fdopen(os.dup(0)).readline():
-        threading.Thread(target=end_with_requester, daemon=True).start()
-        print(json.dumps(answer(json.loads(request))), file=answers, flush=True)
+    result = answer(json.loads(Path(request).read_text(encoding="utf-8")))
+    Path(answered).write_text(json.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

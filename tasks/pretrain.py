@@ -28,7 +28,6 @@ from plm_core.training.callbacks.speed_monitor import bytes_per_position
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.ranks import join, leave, whole
-from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
@@ -45,13 +44,13 @@ SPLITS = ("train", "valid")
 def pretrain(name: str) -> None:
     """Train the model of section ``pretrain.<name>`` and write its checkpoint and loss curve."""
     section = f"pretrain.{name}"
-    config = pretrain_section(name)
+    config, filled = pretrain_section(name)
     objective = build_objective(config.objective, f"{section}.objective")
     loop = config.training
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
     require_start(config, None, section)
-    filled = {section: {**params.read(section), **sized(params.read(section), section)}}
-    with stage(f"pretrain-{name}", [section], inputs, training=True, filled=filled, model=name) as run:
+    shown = {section: filled}
+    with stage(f"pretrain-{name}", [section], inputs, training=True, filled=shown, model=name) as run:
         # The machine, the data, the model.
         device = prepare(beside=len(params.names("models")), deterministic=loop.deterministic)
         ranks = join()
@@ -115,7 +114,7 @@ def pretrain(name: str) -> None:
         )
         made = paths.MODELS / name
         curve = paths.CURVES / f"{name}.csv"
-        identity = checkpoint.save(made, weights, tokenizer, description)
+        checkpoint.save(made, weights, tokenizer, description)
         write_curve(curve, reports)
         run.metrics |= {
             "parameters": sum(tensor.numel() for tensor in weights.values()),
@@ -126,13 +125,12 @@ def pretrain(name: str) -> None:
             "final_train_loss": next(r.loss for r in reversed(reports) if math.isfinite(r.loss)),
         } | packing
         run.outputs += [made, curve]
-        run.tracker.checkpoint(made, identity, run.metrics)
     snapshots.remove()
 
 
 def run(name: str) -> None:
     """Train ``pretrain.NAME`` of params.yaml in this process, or in one per visible GPU of each node."""
-    rows = pretrain_section(name).training.batch
+    rows = pretrain_section(name)[0].training.batch
     ranks = ranks_wanted(rows)
     nodes = nodes_wanted(rows, ranks)
     if ranks * nodes > 1:

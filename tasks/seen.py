@@ -47,7 +47,7 @@ def seen(
     section = f"pretrain.{name}"
     folder = paths.MODELS / name
     values = params.read(section)
-    config = pretrain_section(name)
+    config, _ = pretrain_section(name)
     loop = config.training
     # The workspace must hold what the checkpoint was trained on.
     if not folder.is_dir():

@@ -65,13 +65,11 @@ def of_study(folder: Path, metric: str) -> dict[str, str]:
     (fANOVA: Hutter et al. 2014)."""
     pyplot = plotting()
     import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
     from optuna.visualization.matplotlib import plot_parallel_coordinate
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    study = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(folder / paths.STUDY))))
+    study = optuna.load_study(study_name=folder.name, storage=f"sqlite:///{folder / paths.STUDY}")
     with pyplot.rc_context({"text.parse_math": True}):  # powers of ten on an axis
         params = sorted(study.best_trial.params)  # whose names Optuna cuts off at the wrong end
         axes = plot_parallel_coordinate(study, params, target_name=metric)

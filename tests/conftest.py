@@ -168,6 +168,14 @@ def device():
     return Device(torch.device("cpu"), 1, False)
 
 
+@pytest.fixture
+def uncounted(monkeypatch):
+    """Trainings without the count of a step's operations, which takes as long as all steps of a tiny one."""
+    from plm_core.training.callbacks.speed_monitor import SpeedMonitor
+
+    monkeypatch.setattr(SpeedMonitor, "calibrate", lambda self, rows: self.start())
+
+
 @pytest.fixture(scope="session")
 def make_gpt(device):
     """Makes a tiny float64 GPT in which no two sizes are equal; keywords replace its sizes."""

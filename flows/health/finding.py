@@ -29,14 +29,8 @@ def waste(what: str, why: str, size: int | None, delete: Callable[[], object]) -
     return Finding(why, what, "`plm gc` deletes it", delete, size)
 
 
-@dataclass(frozen=True)
-class Note:
-    """Something that is as it should be, and worth knowing."""
-
-    text: str
-
-
-Found = Generator[Finding | Note, None, None]
+Found = Generator[Finding | str, None, None]
+"""Findings, and notes of what is as it should be and worth knowing."""
 Check = Callable[[Path, Any], Found]
 """Looks at the checkout ``root``: for problems, reading the bytes of everything if the second argument is True; or for
 what the retention rules given as the second argument do not keep. A UserError or an OSError says that it could not."""
@@ -60,12 +54,14 @@ def look(checks: Mapping[str, Check], root: Path, given: object, mend: bool = Fa
     If one is cut short by an error, what it found before still counts, and the others are run.
     """
     report = Report()
+    # A store that is away must not hide what is wrong elsewhere.
     for name, check in checks.items():
         try:
             for said in (found := check(root, given)):
-                if isinstance(said, Note):
-                    report.notes.append(said.text)
+                if isinstance(said, str):
+                    report.notes.append(said)
                 elif mend and said.safe:
+                    # At once, while the check holds what it has opened.
                     try:
                         said.safe()
                         report.mended.append(said)

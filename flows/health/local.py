@@ -1,15 +1,13 @@
-"""The checkout and its machine: journals, snapshots, sweeps, compiled code, locks, disk space."""
+"""The checkout and its machine: journals, snapshots, sweeps, compiled code, disk space."""
 
 import re
 import shutil
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import psutil
-
-from flows.checkout import LOCK, HeldError, only_one
-from flows.health.finding import Finding, Found, Note, waste
+from flows.health.finding import Finding, Found, waste
 from flows.health.outputs import opened
 from flows.settings import DAY_S, Retention
 from flows.sweeps import workspaces
@@ -40,60 +38,45 @@ def journals(root: Path, _everything: bool) -> Found:
 
 
 def snapshots(root: Path, _everything: bool) -> Found:
-    """Snapshots that no training run seems to need: a later one of the same stage has begun or ended."""
-    newest: dict[str, float] = {}
-    found = []
-    for folder in sorted((root / paths.SNAPSHOTS).glob("*/")):
-        named = SNAPSHOTS.fullmatch(folder.name)
-        stage = named["stage"] if named else ""
-        written = max((path.stat().st_mtime for path in (folder, *folder.glob("step-*"))), default=0.0)
-        newest[stage] = max(newest.get(stage, 0.0), written)
-        found.append((stage, written, folder))
-    for stage, written, folder in found:
-        where = folder.relative_to(root).as_posix()
-        metrics = root / paths.METRICS / f"{stage}.json"
-        if not stage:
-            mend = "delete the folder, unless you want to go back to those"
-            yield Finding("no training run has a folder of this name", where, mend)
-        elif written < newest[stage]:
+    """Snapshots that no training run seems to need, because a later one of the same stage has begun."""
+    runs: dict[str, list[tuple[float, Path]]] = {}
+    for folder in (root / paths.SNAPSHOTS).glob("*/"):
+        if named := SNAPSHOTS.fullmatch(folder.name):
+            written = max(path.stat().st_mtime for path in (folder, *folder.glob("step-*")))
+            runs.setdefault(named["stage"], []).append((written, folder))
+    # Only the newest can be resumed: its parameters, text and code are those of the last run.
+    for stage, folders in sorted(runs.items()):
+        for _, folder in sorted(folders)[:-1]:
             what = f"the snapshots have other parameters, text or code than the latest training run of {stage}"
             mend = "delete the folder, unless you want to go back to those"
-            yield Finding(what, where, mend, partial(shutil.rmtree, folder))
-        elif metrics.is_file() and written < metrics.stat().st_mtime:
-            # Git may have written the metrics: `git checkout` restores those that an interrupted run removed.
-            what = f"the metrics of {stage} are newer than the snapshots: a later training run may have ended"
-            yield Finding(what, where, "delete the folder if one has; `plm gc` does so once the snapshots are old")
+            yield Finding(what, folder.relative_to(root).as_posix(), mend, partial(shutil.rmtree, folder))
 
 
-def old_snapshots(root: Path, rules: Retention) -> Found:
-    """The snapshots of training runs, and the parts of corpus stages, that were never resumed."""
-    if any(journal.living and journal.training for journal in journals_of(root)):
-        return
-    for folder in sorted(folder for kind in (paths.SNAPSHOTS, paths.PARTS) for folder in (root / kind).glob("*/")):
-        if (size := _untouched(folder, rules.snapshots_days)) is not None:
-            why = f"older than {rules.snapshots_days} days"
-            yield waste(folder.relative_to(root).as_posix(), why, size, partial(shutil.rmtree, folder))
+def old_files(root: Path, rules: Retention) -> Found:
+    """Snapshots of training runs, parts of corpus stages and sweeps that were never resumed; journals of interrupted
+    training runs that MLflow has completely."""
 
-
-def old_journals(root: Path, rules: Retention) -> Found:
-    """The journals of interrupted training runs that MLflow has completely."""
-    for path in [journal.path for journal in journals_of(root) if journal.sent and not journal.living]:
-        if (size := _untouched(path, rules.snapshots_days)) is not None:
-            why = f"sent, and older than {rules.snapshots_days} days"
-            yield waste(path.relative_to(root).as_posix(), why, size, path.unlink)
-
-
-def old_sweeps(root: Path, rules: Retention) -> Found:
-    """Sweeps that were never resumed, and their experiments."""
-
-    def delete(folder: Path) -> None:
+    def delete_sweep(folder: Path) -> None:
         with workspaces.only_one(folder):
             workspaces.Workspaces(root, folder.name, [], Path()).remove()
 
-    for folder in sorted((root / paths.SWEEPS).glob("*/")):
-        if (size := _untouched(folder, rules.days)) is not None:
-            what = f"the sweep {folder.name}, with its experiments"
-            yield waste(what, f"older than {rules.days} days", size, partial(delete, folder))
+    journals = list(journals_of(root))
+    candidates: list[tuple[Path, int, Callable[[], object]]] = []
+    # A training run that resumes reads its snapshots once, and writes the next ones much later.
+    if not any(journal.living and journal.training for journal in journals):
+        folders = (folder for kind in (paths.SNAPSHOTS, paths.PARTS) for folder in (root / kind).glob("*/"))
+        candidates += [(folder, rules.snapshots_days, partial(shutil.rmtree, folder)) for folder in folders]
+    sent = (journal.path for journal in journals if journal.sent and not journal.living)
+    candidates += [(path, rules.snapshots_days, path.unlink) for path in sent]
+    sweeps = (root / paths.SWEEPS).glob("*/")
+    candidates += [(folder, rules.days, partial(delete_sweep, folder)) for folder in sweeps]
+
+    # What nobody has written to since then.
+    for path, days, delete in sorted(candidates, key=lambda candidate: candidate[0]):
+        inside = [file.stat() for file in path.rglob("*") if file.is_file() and not file.is_symlink()]
+        if max(stat.st_mtime for stat in (path.stat(), *inside)) < time.time() - days * DAY_S:
+            size = path.stat().st_size if path.is_file() else sum(stat.st_size for stat in inside)
+            yield waste(path.relative_to(root).as_posix(), f"older than {days} days", size, delete)
 
 
 def old_compiled(root: Path, rules: Retention) -> Found:
@@ -112,28 +95,6 @@ def old_compiled(root: Path, rules: Retention) -> Found:
         yield waste(what, f"not read for {rules.days} days", size, delete)
 
 
-def _untouched(path: Path, days: int) -> int | None:
-    """The bytes of a file or folder in which nothing was written for this many days; None of another one."""
-    files = [each.stat() for each in path.rglob("*") if each.is_file() and not each.is_symlink()]
-    if max(each.st_mtime for each in (path.stat(), *files)) >= time.time() - days * DAY_S:
-        return None
-    return path.stat().st_size if path.is_file() else sum(each.st_size for each in files)
-
-
-def locks(root: Path, _everything: bool) -> Found:
-    """A checkout that is held by stages of a dead pipeline."""
-    path = root / LOCK
-    pid = path.read_text(encoding="utf-8").strip() if path.exists() else ""
-    if not pid.isdecimal() or psutil.pid_exists(int(pid)):
-        return
-    try:
-        with only_one(root):
-            return
-    except HeldError:
-        what = f"the pipeline (process {pid}) has died, and processes that it left behind hold the checkout"
-        yield Finding(what, LOCK, f"`fuser -v {root}` lists all processes there, your shell too; end those of tasks")
-
-
 def disk(root: Path, _everything: bool) -> Found:
     """Whether there is enough disk space for a run that rebuilds everything."""
     from rich.filesize import decimal as size
@@ -146,4 +107,4 @@ def disk(root: Path, _everything: bool) -> Found:
         what = f"{size(free)} are free, and a run that rebuilds everything writes {size(need)}"
         yield Finding(what, str(root), "`plm gc` deletes what nobody needs; or use a larger disk")
     else:
-        yield Note(f"disk: {size(free)} free; a run that rebuilds everything writes {size(need)}")
+        yield f"disk: {size(free)} free; a run that rebuilds everything writes {size(need)}"

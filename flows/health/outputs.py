@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.checkout import LOCK, HeldError, only_one
-from flows.health.finding import Finding, Found, Note, waste
+from flows.health.finding import Finding, Found, waste
 from flows.nights import Nights, moment
 from flows.outcome import UserError
 from flows.settings import DAY_S, Retention
@@ -75,19 +75,20 @@ def outputs(root: Path, _everything: bool) -> Found:
             last = Nights.read(root)
             ours = (root / LOCK).read_text()
     except HeldError as error:
-        yield Note(f"outputs: not compared with dvc.lock: {error}")
+        yield f"outputs: not compared with dvc.lock: {error}"
         return
     if killed := None if last.ended else last.begun:
         yield Finding(
             f"the last run, of {moment(killed)}, was killed", "outputs", "`plm run` settles this and the rest"
         )
+    # Whoever held the checkout in the meantime has written its name into the lock.
     found = differing(root)
     if (root / LOCK).read_text() != ours:
-        yield Note("outputs: not compared with dvc.lock, because a run or another command has started; try again")
+        yield "outputs: not compared with dvc.lock, because a run or another command has started; try again"
         return
     kept = [path for path, _, _, cached in found if cached]
     if kept and not any((root / path).exists() for path in kept) and empty(root):
-        yield Note("outputs: nothing that dvc.lock records is here yet; run `dvc pull` or `plm run`")
+        yield "outputs: nothing that dvc.lock records is here yet; run `dvc pull` or `plm run`"
         found = [output for output in found if not output[3]]
 
     def restore(path: str) -> None:
@@ -179,14 +180,9 @@ def _committed(root: Path, days: int) -> bytes:
 
     DVC would take a second per commit; here each record is read once.
     """
-    # Those that a commit of these days made, and those that the first ones found.
-    log = ("log", "--all", "--full-history", f"--since={days}.days")
-    changes = _git(root, *log, "-m", "--raw", "--no-abbrev", "--format=", "--", "*dvc.lock", "*.dvc").splitlines()
-    blobs = {change.split()[3] for change in changes if not change.split()[4].startswith(b"D")}
-    parents = {commit: before for commit, *before in map(bytes.split, _git(root, *log, "--format=%H %P").splitlines())}
-    for commit in (commit for commit, before in parents.items() if not before or not parents.keys() >= set(before)):
-        listed = (line.split(b"\t") for line in _git(root, "ls-tree", "-r", commit.decode()).splitlines())
-        blobs |= {about.split()[2] for about, name in listed if name.strip(b'"').endswith((b"dvc.lock", b".dvc"))}
+    objects = _git(root, "rev-list", "--all", "--objects", f"--since={days}.days").splitlines()
+    named = (line.partition(b" ") for line in objects)
+    blobs = {digest for digest, _, name in named if name.endswith((b"dvc.lock", b".dvc"))}
     return _git(root, "cat-file", "--batch", given=b"\n".join(sorted(blobs)))
 
 
@@ -197,9 +193,8 @@ def _git(root: Path, *arguments: str, given: bytes = b"") -> bytes:
         UserError: git fails.
     """
     done = subprocess.run(["git", *arguments], cwd=root, input=given, capture_output=True, check=False)
-    lost = done.stderr if done.returncode else b" ".join(re.findall(rb"^\w+ missing$", done.stdout, re.MULTILINE))
-    if (done.returncode or lost) and any((folder / ".git").exists() for folder in (root, *root.parents)):
-        said = " ".join(lost.decode(errors="replace").split())
+    if done.returncode and any((folder / ".git").exists() for folder in (root, *root.parents)):
+        said = " ".join(done.stderr.decode(errors="replace").split())
         what = f"`git {arguments[0]}` cannot say what is needed"
         raise UserError(f"{root}: nothing is deleted from DVC's cache: {what}: {said}")
     return done.stdout

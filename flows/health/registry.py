@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from flows import settings
-from flows.health.finding import Finding, Found, Note, waste
-from flows.registry import CHALLENGER, CHAMPION, CHECKSUMS, DIGEST_TAG, SETS_IT, Registry, Version, opened
+from flows.health.finding import Finding, Found, waste
+from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, SETS_IT, Registry, Version, opened
 from flows.settings import DAY_S, Retention
-from flows.store import RegistryError, pages, sha256, unless_gone
+from flows.store import RegistryError, pages, unless_gone
 from flows.tracking import journals, send_leftovers
 from plm_core.shared import paths
+from plm_core.shared.files import CHECKSUMS, sha256
+from plm_core.shared.journal import JOURNAL_TAG
 from plm_core.shared.stores import SQLITE, made
 
 if TYPE_CHECKING:
@@ -24,20 +26,19 @@ if TYPE_CHECKING:
 
 DELETED, ALL = 2, 3
 """MLflow's ``ViewType`` of deleted runs, and of all."""
-JUDGED_S = 3600.0
-"""A version older than this without a verdict was left by a registration that died."""
+REGISTERING_S = 3600.0
+"""A registration may take this long: what is older, a version without a verdict or a run without a version, was left by
+one that died."""
 VERDICT = ("gate", "gate.reasons")
 KEEP_TAG = "keep"
 """A version or run with this tag is kept, unless its value is ``false``."""
-ENDED_S = 3600.0
-"""A registration whose run ended less than this ago may still be about to make the version."""
 
 
 def registry(root: Path, everything: bool) -> Found:
     """All problems of the registry. The bytes of champion and challenger are read, those of the others only if
     ``everything`` is set."""
     if not made(settings.read(root)[0].uri):
-        yield Note("MLflow: nothing is registered yet")
+        yield "MLflow: nothing is registered yet"
         return
     with opened(root) as found:
         runs = {run.info.run_id: run for run in found.runs(f"tags.`{DIGEST_TAG}` != ''", ALL)}
@@ -50,6 +51,7 @@ def registry(root: Path, everything: bool) -> Found:
 def _version(registry: Registry, version: Version, run: "Run | None", everything: bool) -> Iterator[Finding]:
     """A version without a run, without files, with damaged ones, or without a verdict."""
     where = f"{registry.name} version {version.number}"
+    # Only a person can say what to do without a version: the champion is served, others may be somebody's baseline.
     instead = f"delete version {version.number} in MLflow, if nobody needs it"
     if CHAMPION in version.aliases:
         instead = "make another version the champion with `plm rollback --reason ...` or `plm promote`"
@@ -102,6 +104,7 @@ def _decisions(registry: Registry) -> Iterator[Finding]:
         what = str(decision) if decision else "not recorded completely"
         mend = "the next `plm run` completes or discards it"
         yield Finding(f"a decision was interrupted: {what}", f"run {run} of the ledger", mend, complete)
+    # Aliases: people move them too, so the champion's is never changed here.
     where = f"the model {registry.name}"
     versions, aliases = registry.versions(), registry.aliases()
     numbers = {version.number for version in versions}
@@ -116,6 +119,7 @@ def _decisions(registry: Registry) -> Iterator[Finding]:
     if not unfinished and (named is None or named in numbers) and (odd := registry.disagreement()):
         yield Finding(odd[0], where, odd[1])
 
+    # Verdicts: the ledger is what was decided, tags are what people see of it.
     for version in versions:
         if all(name in version.tags for name in VERDICT):
             continue
@@ -125,7 +129,7 @@ def _decisions(registry: Registry) -> Iterator[Finding]:
             what = f"tags of its verdict are missing: {', '.join(missing)}"
             mend = "set them in MLflow as in the run of the decision in the ledger"
             yield Finding(what, where, mend, partial(registry.tag, version.number, missing))
-        elif not version.settled and time.time() - version.created > JUDGED_S:
+        elif not version.settled and time.time() - version.created > REGISTERING_S:
             promote = f"`plm promote {version.number} --reason ...`"
             mend = f"`plm run` asks the gate if it is one of the current checkpoints; otherwise {promote} does"
             yield Finding("it was never judged", where, mend)
@@ -139,13 +143,14 @@ def _running(root: Path, registry: Registry) -> Iterator[Finding]:
         if client.get_run(run).info.status == "RUNNING":
             client.set_terminated(run, "KILLED")
 
+    # What a run's process would still send decides: its journal is the only copy of that.
     running = list(registry.runs("attributes.status = 'RUNNING'"))
     abandoned = {run.info.run_id for run in registry.abandoned()}
     known = {journal.path.stem: journal for journal in journals(root)}
     here = registry.tracking.uri.startswith(SQLITE)
     for run in running:
         number, tags = run.info.run_id, run.data.tags
-        key = tags.get("plm.journal", "")
+        key = tags.get(JOURNAL_TAG, "")
         safe: Callable[[], object] | None = partial(kill, number)
         journal = known.get(key)
         if number in abandoned:
@@ -189,7 +194,7 @@ def old_versions(root: Path, rules: Retention) -> Found:
             needless += registry.runs("attributes.status != 'RUNNING'", DELETED)
         for run in needless:
             ended = (run.info.end_time or run.info.start_time) / 1000
-            young = ended >= now - (ENDED_S if DIGEST_TAG in run.data.tags else rules.days * DAY_S)
+            young = ended >= now - (REGISTERING_S if DIGEST_TAG in run.data.tags else rules.days * DAY_S)
             if run.info.run_id in needed or run.data.tags.get(KEEP_TAG, "false") != "false" or young:
                 continue
             why = "made no version" if run.info.lifecycle_stage == "active" else "deleted"

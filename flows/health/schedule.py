@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from flows import server
-from flows.health.finding import Finding, Found, Note, waste
+from flows import nights, server
+from flows.health.finding import Finding, Found, waste
 from flows.prefects import FLOW, client, of_checkout
 from flows.settings import Retention
 from plm_core.shared.stores import shown
@@ -26,22 +26,29 @@ def schedule(root: Path, _everything: bool) -> Found:
     """
     url = server.configured_url()
     if url is None:
-        yield Note("schedule: not checked, because PREFECT_API_URL is not set; set it if a server runs this checkout")
+        yield "schedule: not checked, because PREFECT_API_URL is not set; set it if a server runs this checkout"
         return
     server.reach(url)
-    from prefect.client.schemas.filters import FlowFilter
+    from prefect.client.schemas.filters import DeploymentFilter, FlowFilter, FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
 
     now = datetime.now(UTC)
+    scheduled = FlowRunFilter.model_validate({"state": {"type": {"any_": ["SCHEDULED"]}}})
     with client(url) as opened:
         ours = FlowFilter.model_validate({"name": {"any_": [FLOW]}})
         found = [each for each in opened.read_deployments(flow_filter=ours) if of_checkout(each, root)]
         if not found:
-            yield Note(f"schedule: {shown(url)} has no deployment of this checkout; `plm deploy` makes one")
+            yield f"schedule: {shown(url)} has no deployment of this checkout; `plm deploy` makes one"
         for deployment in found:
             where = f"deployment {FLOW}/{deployment.name} at {shown(url)}"
 
             # Runs that wait: the first may be overdue, or there is none.
-            runs = _runs(opened, deployment, ["SCHEDULED"])
+            runs = opened.read_flow_runs(
+                deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [str(deployment.id)]}}),
+                flow_run_filter=scheduled,
+                sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+                limit=10,
+            )
             waiting = sorted(run.next_scheduled_start_time or run.expected_start_time for run in runs)
             if waiting and waiting[0] < now - LATE:
                 what = f"a run has been due since {_at(waiting[0])} and has not begun"
@@ -51,32 +58,17 @@ def schedule(root: Path, _everything: bool) -> Found:
             elif not waiting:
                 yield Finding("no run is scheduled", where, "`plm deploy --cron ...` sets the schedule")
 
-            # The last run that ended.
-            last = max(_runs(opened, deployment, ENDED), key=lambda run: run.end_time or run.created, default=None)
-            if last and last.state_type in ("FAILED", "CRASHED"):
-                said = str(last.state.message if last.state else "").splitlines()[:1]
-                mend = "read the log of the run in Prefect's UI, fix the cause, and call `plm run`"
-                yield Finding(f"its last run {last.state_type.value.lower()}: {''.join(said)}", where, mend)
-            ran = f"last {last.state_name.lower()} {_at(last.end_time or last.created)}" if last else "has never run"
             coming = [at for at in waiting if at >= now]
-            yield Note(f"schedule: {deployment.name} {ran}, next {_at(coming[0]) if coming else 'not scheduled'}")
-
-
-def _runs(opened: Any, deployment: Any, states: list[str]) -> list[Any]:
-    """The newest runs of a deployment in these states; a few are enough."""
-    from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
-    from prefect.client.schemas.sorting import FlowRunSort
-
-    return opened.read_flow_runs(
-        deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [str(deployment.id)]}}),
-        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": states}}}),
-        sort=FlowRunSort.END_TIME_DESC if states == ENDED else FlowRunSort.EXPECTED_START_TIME_ASC,
-        limit=10,
-    )
+            yield f"schedule: {deployment.name} runs next {_at(coming[0]) if coming else 'not scheduled'}"
+    # How the last run ended is recorded in the checkout, whoever started it.
+    last = nights.Nights.read(root)
+    if last.error and last.ended:
+        mend = "read the log of the run in Prefect's UI, fix the cause, and call `plm run`"
+        yield Finding(f"the last run failed: {last.error}", f"the run of {nights.moment(last.ended)}", mend)
 
 
 def _at(when: datetime) -> str:
-    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return nights.moment(when.timestamp())
 
 
 def old_runs(root: Path, rules: Retention) -> Found:
@@ -88,6 +80,7 @@ def old_runs(root: Path, rules: Retention) -> Found:
     from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
     from prefect.exceptions import ObjectNotFound
 
+    # A server may serve many checkouts, and knows them by the labels that their runs give themselves.
     before = (datetime.now(UTC) - timedelta(days=rules.days)).isoformat()
     with client(url) as opened:
         found: list[Any] = []

@@ -61,6 +61,7 @@ class Sweep:
     """The seed of the search. With one trial at a time, the same seed tries the same values."""
 
     def __post_init__(self) -> None:
+        # What would otherwise fail in the first trial.
         if not re.fullmatch(r"[^/]+/.+", self.metric):
             raise ValueError(f"metric: {self.metric!r}; expected FILE/NAME, such as pretrain-gpt/valid_loss")
         if not self.space:
@@ -82,10 +83,12 @@ class Sweep:
     @property
     def searched(self) -> str:
         """The digest of everything that trials must share to be comparable."""
+        # Not trials, minutes and the like: a sweep may get more of them.
         return config.digest(self.metric, self.direction, {name: str(values) for name, values in self.space.items()})
 
     def seconds(self) -> float:
         """The wall-clock seconds for all trials together. Raises UserError: there is a cost, but no price."""
+        # One clock for both: money is time at the machine's price.
         limits = [60 * self.minutes] if self.minutes else []
         if self.cost:
             price = os.environ.get("PLM_PRICE_PER_HOUR", "")

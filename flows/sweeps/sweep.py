@@ -22,7 +22,21 @@ from flows.outcome import UserError
 from flows.placement import Cluster
 from flows.process import CancelledError, StageError, StageProcesses
 from flows.sweeps.space import Sweep, Value
-from flows.sweeps.study import Ended, Study, params_of
+from flows.sweeps.study import (
+    ENDED,
+    Ended,
+    StorageInternalError,
+    Study,
+    Trial,
+    TrialPruned,
+    TrialState,
+    best,
+    distribution,
+    ended,
+    in_state,
+    opened,
+    params_of,
+)
 from flows.sweeps.trial import needed
 from flows.sweeps.workspaces import Workspaces, only_one
 from flows.timing import clock
@@ -67,28 +81,34 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         known = ", ".join(sorted(out.stem for out in outs if out.parent == paths.METRICS))
         raise UserError(f"sweep.metric: {sweep.metric!r}: no stage writes {sweep.file}; there are {known}")
     stages = needed(graph.stages, stage)
+    # A wrong name is better refused here than by the first trials.
     if (root / sweep.file).is_file():
         metric(root, sweep)
     gpus = len(machine.gpus) if isinstance(machine, Machine) else machine.gpus  # here, or on a node
     jobs = jobs or (any(each.gpu for each in stages) and gpus) or machine.cores
     workspaces = Workspaces(root, name, graph.given([each.name for each in stages]), graph.cache)
+
+    # What was searched, and on which files, is settled by the first call; later ones resume it.
     with only_one(workspaces.folder) as held:
-        study = Study(workspaces.folder, name, sweep)
+        study = opened(workspaces.folder, sweep)
         if changed := workspaces.freeze():
             print(f"changed since the sweep {name} began, and ignored by its trials: {', '.join(changed)}")
-        if not study.study.get_trials(deepcopy=False):
+        if not study.trials:
             _begin_with_what_is(root, sweep, study)
         with pipeline_run(root, f"sweep {name}") as parent:
+            # A trial's own folder has neither MLflow's store nor compiled code.
             env = {"MLFLOW_TRACKING_URI": settings.read(root)[0].uri} | _share(machine, jobs)
             env["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
             env |= {"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"}
             try:
                 Trials(sweep, study, workspaces, stage, env, held).run(jobs)
             finally:
-                summary = Summary(workspaces.folder, study.ended(), study.best(), len(study.unfinished()))
+                paused = len(in_state(study, TrialState.RUNNING))
+                summary = Summary(workspaces.folder, ended(study), best(study), paused)
                 trials = [asdict(trial) for trial in summary.trials]
-                results = json.dumps(asdict(sweep) | {"seconds": study.seconds, "trials": trials}, indent=2)
-                (summary.folder / paths.TRIALS).write_text(f"{results}\n", encoding="utf-8")
+                results = asdict(sweep) | {"seconds": study.user_attrs["seconds"], "trials": trials}
+                text = json.dumps(results, indent=2)
+                (summary.folder / paths.TRIALS).write_text(f"{text}\n", encoding="utf-8")
                 if summary.best:
                     difference = workspaces.difference(summary.best.number)
                     (summary.folder / paths.DIFFERENCE).write_text(difference, encoding="utf-8")
@@ -126,7 +146,7 @@ def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
             print(f"params.yaml has {name}: {value}, which is not in the space, so no trial tries it")
             return
         now[name] = value
-    study.study.enqueue_trial(now)
+    study.enqueue_trial(now)
 
 
 def _share(machine: Machine | Cluster, jobs: int) -> dict[str, str]:
@@ -138,14 +158,6 @@ def _share(machine: Machine | Cluster, jobs: int) -> dict[str, str]:
     return {"PLM_CORES": str(max(1, machine.cores // jobs)), "PLM_GPUS": str(gpus)}
 
 
-class PrunedError(Exception):
-    """A trial should end, because others were better at this step."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(step)
-        self.step = step
-
-
 class Trials:
     """The trials of a sweep while it runs."""
 
@@ -155,18 +167,18 @@ class Trials:
         """``stage`` is what each trial brings up to date, ``env`` are variables for its environment, ``held`` is the
         sweep's lock, which it inherits."""
         self._sweep, self._study, self._workspaces, self._stage, self._env = sweep, study, workspaces, stage, env
-        self._left = study.unfinished()
+        self._space = {name: distribution(values) for name, values in sweep.space.items()}
+        self._left = [Trial(study, trial._trial_id) for trial in in_state(study, TrialState.RUNNING)]
         self._held = held
-        self._begun = time.monotonic() - study.seconds
-        """When the sweep would have begun if it had never been interrupted, on the monotonic clock."""
         self._processes = StageProcesses(workspaces.folder)
-        self._stopping = self._processes.interrupted
         self._lock = threading.Lock()
+        self._begun = time.monotonic() - study.user_attrs.get("seconds", 0.0)
+        """When the sweep would have begun if it had never been interrupted, on the monotonic clock."""
 
     def run(self, jobs: int) -> None:
         """Run ``jobs`` trials side by side until there are enough, the time is over, or the process is interrupted.
         Raises UserError: the first trials have all failed."""
-        left = self._sweep.seconds() - self._study.seconds
+        left = self._sweep.seconds() - (time.monotonic() - self._begun)
         over = threading.Timer(min(max(left, 0.0), threading.TIMEOUT_MAX), self._processes.interrupt_all)
         over.daemon = True
         over.start()
@@ -179,77 +191,69 @@ class Trials:
                     self._processes.interrupt_all()
         finally:
             over.cancel()
-            self._note_time()
+            # The budget is of all calls together.
+            self._study.set_user_attr("seconds", time.monotonic() - self._begun)
         for worker in workers:
             worker.result()
-
-    def _note_time(self) -> None:
-        """Record what the sweep has taken so far, in case it is killed."""
-        self._study.seconds = time.monotonic() - self._begun
 
     def _work(self) -> None:
         while trial := self._next():
             try:
                 self._carry_out(trial)
-                self._note_time()
-            except OSError as error:
+            except (OSError, StorageInternalError) as error:
                 raise UserError(f"trial {trial.number}: {error}; it resumes with the sweep") from error
-            ended = self._study.ended()
-            if len(ended) >= HOPELESS and all(each.state == "failed" for each in ended):
-                raise UserError(f"sweep: the first {len(ended)} trials have failed, the last: {ended[-1].reason}")
+            # Nobody wants to find in the morning that a hundred trials had the same wrong parameter.
+            ends = ended(self._study)
+            if len(ends) >= HOPELESS and all(end.state == "failed" for end in ends):
+                raise UserError(f"sweep: the first {len(ends)} trials have failed, the last: {ends[-1].reason}")
 
-    def _next(self) -> Any:
+    def _next(self) -> Trial | None:
         with self._lock:
-            if self._stopping.is_set():
+            if self._processes.interrupted.is_set():
                 return None
             if self._left:
                 return self._left.pop(0)
-            return self._study.ask() if self._study.many() < self._sweep.trials else None
+            begun = in_state(self._study, TrialState.RUNNING, *ENDED)
+            return self._study.ask(self._space) if len(begun) < self._sweep.trials else None
 
-    def _carry_out(self, trial: Any) -> None:
-        """Run a trial to its end, keep what it made, and print its outcome."""
+    def _carry_out(self, trial: Trial) -> None:
+        """Run a trial to its end, and print its outcome; one that is interrupted stays as it is."""
         begun = time.monotonic()
         print(f"trial {trial.number}: {shown(params_of(trial))}", flush=True)
         value = None
+        state = TrialState.FAIL
         reason = ""
-        pruned = False
         try:
-            found = self._value(trial)
-            self._workspaces.keep(trial.number)
-            value = found
-        except PrunedError as error:
-            reason = f"at step {error.step}"
-            pruned = True
+            value = self._value(trial)
+            state = TrialState.COMPLETE
+        except TrialPruned as error:
+            state = TrialState.PRUNED
+            reason = str(error)
         except (StageError, CancelledError, UserError) as error:
-            if self._stopping.is_set() or self._goes_on(trial, error):
-                self._study.pause(trial, time.monotonic() - begun)
+            if self._processes.interrupted.is_set():
                 return
             reason = error.reason if isinstance(error, StageError) else str(error)
-        ended = self._study.end(trial, value, time.monotonic() - begun, reason, pruned)
+        finally:  # also of one that resumes later
+            trial.set_user_attr("seconds", trial.user_attrs.get("seconds", 0.0) + time.monotonic() - begun)
+        trial.set_user_attr("reason", reason)
+        end = self._study.tell(trial.number, value, state)
         self._workspaces.close(trial.number)
-        how = "" if ended.value is None else f"{self._sweep.name} {ended.value:.4g}"
-        if ended.state != "complete":
-            how = f"{how} {reason}, worse than others" if pruned else f"failed: {reason}"
-        best = self._study.best()
-        behind = f"; best {best.value:.4g}, trial {best.number}" if best and best.value is not None else ""
-        print(f"trial {trial.number}: {how}, in {clock(ended.seconds)}{behind}", flush=True)
 
-    def _goes_on(self, trial: Any, error: Exception) -> bool:
-        """Whether a trial whose process was killed is resumed from its state."""
-        tries = trial.user_attrs.get("tries", 0)
-        if not (isinstance(error, StageError) and error.transient and tries < RETRIES):
-            return False
-        print(f"trial {trial.number}: resumed, because its process ended: {error}", flush=True)
-        trial.set_user_attr("tries", tries + 1)
-        with self._lock:
-            self._left.append(trial)
-        return True
+        # For people: what became of it, and which is the best so far.
+        how = "" if end.value is None else f"{self._sweep.name} {end.value:.4g}"
+        if state != TrialState.COMPLETE:
+            how = f"{how} {reason}, worse than others" if state == TrialState.PRUNED else f"failed: {reason}"
+        top = best(self._study)
+        behind = f"; best {top.value:.4g}, trial {top.number}" if top else ""
+        print(f"trial {trial.number}: {how}, in {clock(end.user_attrs['seconds'])}{behind}", flush=True)
 
-    def _value(self, trial: Any) -> float:
-        """Run the process of a trial; returns its metric."""
+    def _value(self, trial: Trial) -> float:
+        """Run the process of a trial, and keep what it made; returns its metric. Raises TrialPruned: others were
+        better."""
         place = self._workspaces.open(trial.number, params_of(trial))
-        reports, log = (self._workspaces.beside(trial.number, what) for what in ("reports", "log"))
-        env = {**self._env, "PLM_REPORTS": str(reports), "PLM_TRIAL": self._workspaces.name_of(trial.number)}
+        reports, log = (self._workspaces.place(trial.number, suffix) for suffix in (".reports", ".log"))
+        name = f"{self._workspaces.folder.name}-{trial.number}"
+        env = {**self._env, "PLM_REPORTS": str(reports), "PLM_TRIAL": name}
         with log.open("a", encoding="utf-8") as lines:
             looked = 0.0
 
@@ -258,34 +262,38 @@ class Trials:
                 print(line, file=lines, flush=True)
                 if time.monotonic() - looked > LOOK_S:
                     looked = time.monotonic()
-                    self.look(trial, reports)
+                    self._look(trial, reports)
 
             command = [sys.executable, "-m", "flows.sweeps.trial", self._stage]
-            self._processes.run(
-                f"trial {trial.number}",
-                command,
-                heard,
-                env=env,
-                folder=place,
-                # The lock: a trial that outlives a killed sweep, to save, keeps the next sweep out of its worktree.
-                pass_fds=[self._held],
-                may_fork=False,
-            )
-        return metric(place, self._sweep)
+            # The lock: a trial that outlives a killed sweep, to save, keeps the next sweep out of its checkout.
+            options: dict[str, Any] = {"env": env, "folder": place, "pass_fds": [self._held], "may_fork": False}
+            for left in range(RETRIES, -1, -1):
+                try:
+                    self._processes.run(f"trial {trial.number}", command, heard, **options)
+                    break
+                except StageError as error:
+                    if self._processes.interrupted.is_set() or not (error.transient and left):
+                        raise
+                    print(f"trial {trial.number}: resumed, because its process ended: {error}", flush=True)
+        value = metric(place, self._sweep)
+        self._workspaces.keep(trial.number)
+        return value
 
-    def look(self, trial: Any, path: Path) -> None:
-        """Tell the study what a trial's training run has reported since, a line of JSON each. Raises PrunedError:
+    def _look(self, trial: Trial, path: Path) -> None:
+        """Tell the study what a trial's training run has reported since, a line of JSON each. Raises TrialPruned:
         others were better."""
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        known = self._study.reported(trial)
+        last = self._study.trials[trial.number].last_step or 0
         for report in map(json.loads, text.rpartition("\n")[0].splitlines()):
             values = {f"{report['stage']}/{name}": value for name, value in report["metrics"].items()}
             # A training run that was rolled back reports some steps again.
-            if report["step"] > known and self._sweep.metric in values:
-                known = report["step"]
-                self._note_time()
-                if self._study.report(trial, known, values[self._sweep.metric]):
-                    raise PrunedError(known)
+            if report["step"] > last and self._sweep.metric in values:
+                last = report["step"]
+                trial.report(values[self._sweep.metric], last)
+                if trial.should_prune():
+                    raise TrialPruned(f"at step {last}")
+        # In case the sweep is killed.
+        self._study.set_user_attr("seconds", time.monotonic() - self._begun)
 
 
 def metric(place: Path, sweep: Sweep) -> float:

@@ -20,6 +20,7 @@ from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
 def needed(stages: Sequence[Stage], last: str) -> list[Stage]:
     """A stage and all that it depends on, from ``stages`` in their order."""
+    # From the end: in this order a stage comes before all that it depends on.
     wanted = {last}
     for stage in reversed(stages):
         if stage.name in wanted:
@@ -27,32 +28,22 @@ def needed(stages: Sequence[Stage], last: str) -> list[Stage]:
     return [stage for stage in stages if stage.name in wanted]
 
 
-def reproduce(stage: Stage, reproducer: Reproducer) -> None:
-    """Bring a stage up to date; transient failures are retried. Raises StageError: it failed, and is not optional."""
-    log = logging.getLogger(stage.name)
-    for left in range(stage.retries, -1, -1):
-        try:
-            if reasons := reproducer.reasons(stage):
-                reproducer.run(stage, reasons, None, log, Spent())
-            return
-        except StageError as error:
-            if error.transient and left:
-                log.warning("retried: %s", error)
-            elif stage.optional:
-                log.warning("failed: %s", error)
-                return
-            else:
-                raise
-
-
 def main(last: str) -> int:
     """Bring the stage up to date in the current folder; returns the exit status."""
     logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout, level=logging.INFO)
     try:
         with checked_out(Path.cwd(), False, print) as checkout:
+            # One stage after the other: the sweep's other trials have the rest of the machine.
             reproducer = Reproducer(checkout)
             for stage in needed(checkout.graph.stages, last):
-                reproduce(stage, reproducer)
+                log = logging.getLogger(stage.name)
+                try:
+                    if reasons := reproducer.reasons(stage):
+                        reproducer.run(stage, reasons, None, log, Spent())
+                except StageError as error:
+                    if error.transient or not stage.optional:
+                        raise
+                    log.warning("failed: %s", error)
     except StageError as error:
         print(f"error: {error}", flush=True)
         return INTERRUPTED if error.transient else error.status or 1

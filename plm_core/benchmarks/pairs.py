@@ -1,14 +1,9 @@
 """Minimal pairs: two texts that differ in one thing; to a good language model the right one is more likely.
 
-Linzen, Dupoux and Goldberg 2016, "Assessing the
-Ability of LSTMs to Learn Syntax-Sensitive Dependencies"; Warstadt et al. 2020, "BLiMP: The Benchmark of Linguistic
-Minimal Pairs for English". A paradigm is a set of pairs that test the same thing.
-
-Pairs are read, or made by rule from a team's own text: a passage as written, and the same with one change. Nothing has
-to be labelled, because the text as written counts as right. What is changed, and to what, depends on the hash of the
-passage: the same text gives the same pairs. The rules on agreement are for English: in other languages they would
-change words that look like English ones (German *was*). ``mentions`` is for languages that write spaces between words
-and capitals in names; ``word_order`` is for any; without spaces, each character is a word.
+Linzen, Dupoux and Goldberg 2016, "Assessing the Ability of LSTMs to Learn Syntax-Sensitive Dependencies"; Warstadt et
+al. 2020, "BLiMP: The Benchmark of Linguistic Minimal Pairs for English". A paradigm is a set of pairs that test the
+same thing. Pairs are read, or made by rule from a team's own text: a passage as written, which counts as right, and the
+same with one change, drawn by the hash of the passage.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""The table of GLUE-like tasks: a task is a row. Read by the stage examples.
+"""The tables of GLUE-like tasks, and of where their data is published. Read by the stage examples.
 
-The first nine rows are GLUE's, followed by those of other benchmarks and those made from the corpus.
+The first nine tasks are GLUE's, followed by those of other benchmarks and those made from the corpus.
 
 Names of classes, their order and the numbers of rows are those of ``nyu-mll/glue`` on the Hugging Face hub; metrics are
 those of Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding",
@@ -23,14 +23,17 @@ class Part:
 
     file: str
     """The official file, without its ``.tsv``; ``train`` and ``valid`` are these splits, all others are for testing."""
-    hub: str
-    """The split on the hub."""
     rows: int
     """The number of labelled, complete rows, or of sentences or questions."""
     subset: str = ""
     """The ``subset`` of its examples."""
     names: tuple[str, ...] = ()
     """The names that the official file may have, if different."""
+
+    @property
+    def hub(self) -> str:
+        """The split on the hub."""
+        return self.file.replace("dev", "validation")
 
 
 @dataclass(frozen=True)
@@ -54,19 +57,10 @@ class Published:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: the task, and where its data is published; None for a task made from the corpus."""
+    """The task, and where its data is published; None for a task made from the corpus."""
 
     task: GlueTask
-    published: Published | None = None
-
-
-def _glue(train: int, dev: int) -> tuple[Part, ...]:
-    return Part("train", "train", train), Part("dev", "validation", dev)
-
-
-def _files(**parts: tuple[int, str]) -> tuple[Part, ...]:
-    """The parts, each from its number of rows and the names of its file."""
-    return tuple(Part(part, "", rows, names=tuple(names.split())) for part, (rows, names) in parts.items())
+    published: Published | None
 
 
 def _task(
@@ -77,160 +71,125 @@ def _task(
     kind: str = "classification",
     **more: Any,
 ) -> GlueTask:
+    """A task; unless stated, its main score is the mean of its metrics."""
     return GlueTask(name, kind, question, labels, metrics, **{"score": "+".join(metrics)} | more)
 
 
-def _read(name: str, question: str, **more: Any) -> GlueTask:
-    return _task(
-        name, question, (), KINDS["question_answering"].metrics, "question_answering", **{"score": "answer_f1"} | more
-    )
+def _read(name: str, question: str, unanswerable: bool) -> GlueTask:
+    metrics = KINDS["question_answering"].metrics
+    return _task(name, question, (), metrics, "question_answering", score="answer_f1", unanswerable=unanswerable)
 
+
+ACCURACY = ("accuracy",)
+COUNTED = KINDS["classification"].metrics
+ACCEPTABLE = ("unacceptable", "acceptable")
+EQUIVALENT = ("not_equivalent", "equivalent")
+DUPLICATE = ("not_duplicate", "duplicate")
+ENTAILMENT = ("entailment", "not_entailment")
+MNLI = ("entailment", "neutral", "contradiction")
+ERAS = ("before-1865", "1865-1944", "from-1945")
+
+_TASKS = (
+    _task("cola", "Is the sentence acceptable English?", ACCEPTABLE, ("matthews", "accuracy"), score="matthews"),
+    _task("sst2", "Is what the phrase says of a film positive?", ("negative", "positive"), ACCURACY),
+    _task("mrpc", "Do the two sentences say the same?", EQUIVALENT, ("accuracy", "f1:equivalent"), symmetric=True),
+    _task("qqp", "Do the two questions ask the same?", DUPLICATE, ("accuracy", "f1:duplicate"), symmetric=True),
+    _task(
+        "stsb",
+        "How alike in meaning are the two sentences, from 0 to 5?",
+        (),
+        KINDS["regression"].metrics,
+        "regression",
+        symmetric=True,
+        span=(0.0, 5.0),
+    ),
+    _task("mnli", "Does the premise entail the hypothesis, contradict it, or neither?", MNLI, ACCURACY),
+    _task("qnli", "Does the sentence contain the answer to the question?", ENTAILMENT, ACCURACY),
+    _task("rte", "Does the text entail the hypothesis?", ENTAILMENT, ACCURACY),
+    _task("wnli", "Does the sentence entail the one in which its pronoun is replaced?", ENTAILMENT[::-1], ACCURACY),
+    _task(
+        "conll2003",
+        "Which words name a person, a place, an organisation, or something else?",
+        iob2(("PER", "LOC", "ORG", "MISC")),
+        KINDS["token_classification"].metrics,
+        "token_classification",
+    ),
+    _read("squad", "Where in the text is the answer?", unanswerable=False),
+    _read("squad2", "Where in the text is the answer, if it is there?", unanswerable=True),
+    _task("swag", "Which of four continues what is seen?", ("0", "1", "2", "3"), ACCURACY, "multiple_choice"),
+    _task(
+        "sotu-era",
+        "When was the paragraph spoken: before 1865, 1865 to 1944, or from 1945 on?",
+        ERAS,
+        COUNTED,
+        score="accuracy",
+    ),
+    _task(
+        "next",
+        "Does a passage that begins with B follow one of the same document that ends with A?",
+        ("other", "next"),
+        COUNTED,
+        score="accuracy",
+        follows=True,
+    ),
+)
 
 SENTENCE = Columns("sentence", None, "label")
 SENTENCES = Columns("sentence1", "sentence2", "label")
 QUESTION = Columns("question", "sentence", "label")
-ENTAILMENT = ("entailment", "not_entailment")
-MNLI = ("entailment", "neutral", "contradiction")
-PLACES = ("0", "1", "2", "3")
+ENDINGS = Columns("sent1", "sent2", "label", choices=("ending0", "ending1", "ending2", "ending3"))
 
-ROWS = (
-    Row(
-        _task(
-            "cola",
-            "Is the sentence acceptable English?",
-            ("unacceptable", "acceptable"),
-            ("matthews", "accuracy"),
-            score="matthews",
-        ),
-        Published("CoLA", SENTENCE, SENTENCE, _glue(8551, 1043), header=("source", "label", "mark", "sentence")),
+
+def _glue(train: int, dev: int) -> tuple[Part, ...]:
+    return Part("train", train), Part("dev", dev)
+
+
+_PUBLISHED = {
+    "cola": Published("CoLA", SENTENCE, SENTENCE, _glue(8551, 1043), header=("source", "label", "mark", "sentence")),
+    "sst2": Published("SST-2", SENTENCE, SENTENCE, _glue(67349, 872)),
+    "mrpc": Published("MRPC", Columns("#1 String", "#2 String", "Quality"), SENTENCES, _glue(3668, 408)),
+    "qqp": Published(
+        "QQP",
+        Columns("question1", "question2", "is_duplicate"),
+        Columns("question1", "question2", "label"),
+        _glue(363846, 40430),
+        ragged=True,
     ),
-    Row(
-        _task("sst2", "Is what the phrase says of a film positive?", ("negative", "positive"), ("accuracy",)),
-        Published("SST-2", SENTENCE, SENTENCE, _glue(67349, 872)),
+    "stsb": Published("STS-B", Columns("sentence1", "sentence2", "score"), SENTENCES, _glue(5749, 1500)),
+    "mnli": Published(
+        "MNLI",
+        Columns("sentence1", "sentence2", "gold_label"),
+        Columns("premise", "hypothesis", "label"),
+        (Part("train", 392702), Part("dev_matched", 9815, "matched"), Part("dev_mismatched", 9832, "mismatched")),
+        coded=False,
     ),
-    Row(
-        _task(
-            "mrpc",
-            "Do the two sentences say the same?",
-            ("not_equivalent", "equivalent"),
-            ("accuracy", "f1:equivalent"),
-            symmetric=True,
-        ),
-        Published("MRPC", Columns("#1 String", "#2 String", "Quality"), SENTENCES, _glue(3668, 408)),
-    ),
-    Row(
-        _task(
-            "qqp",
-            "Do the two questions ask the same?",
-            ("not_duplicate", "duplicate"),
-            ("accuracy", "f1:duplicate"),
-            symmetric=True,
-        ),
-        Published(
-            "QQP",
-            Columns("question1", "question2", "is_duplicate"),
-            Columns("question1", "question2", "label"),
-            _glue(363846, 40430),
-            ragged=True,
+    "qnli": Published("QNLI", QUESTION, QUESTION, _glue(104743, 5463), coded=False),
+    "rte": Published("RTE", SENTENCES, SENTENCES, _glue(2490, 277), coded=False),
+    "wnli": Published("WNLI", SENTENCES, SENTENCES, _glue(635, 71)),
+    "conll2003": Published(
+        "CoNLL-2003",
+        None,
+        None,
+        (
+            Part("train", 14041, names=("eng.train", "train.txt")),
+            Part("valid", 3250, names=("eng.testa", "valid.txt")),
+            Part("test", 3453, names=("eng.testb", "test.txt")),
         ),
     ),
-    Row(
-        _task(
-            "stsb",
-            "How alike in meaning are the two sentences, from 0 to 5?",
-            (),
-            KINDS["regression"].metrics,
-            "regression",
-            symmetric=True,
-            span=(0.0, 5.0),
-        ),
-        Published("STS-B", Columns("sentence1", "sentence2", "score"), SENTENCES, _glue(5749, 1500)),
+    "squad": Published(
+        "SQuAD 1.1",
+        None,
+        None,
+        (Part("train", 87599, names=("train-v1.1.json",)), Part("dev", 10570, names=("dev-v1.1.json",))),
     ),
-    Row(
-        _task("mnli", "Does the premise entail the hypothesis, contradict it, or neither?", MNLI, ("accuracy",)),
-        Published(
-            "MNLI",
-            Columns("sentence1", "sentence2", "gold_label"),
-            Columns("premise", "hypothesis", "label"),
-            (
-                Part("train", "train", 392702),
-                Part("dev_matched", "validation_matched", 9815, "matched"),
-                Part("dev_mismatched", "validation_mismatched", 9832, "mismatched"),
-            ),
-            coded=False,
-        ),
+    "squad2": Published(
+        "SQuAD 2.0",
+        None,
+        None,
+        (Part("train", 130319, names=("train-v2.0.json",)), Part("dev", 11873, names=("dev-v2.0.json",))),
     ),
-    Row(
-        _task("qnli", "Does the sentence contain the answer to the question?", ENTAILMENT, ("accuracy",)),
-        Published("QNLI", QUESTION, QUESTION, _glue(104743, 5463), coded=False),
+    "swag": Published(
+        "SWAG", ENDINGS, None, (Part("train", 73546, names=("train.csv",)), Part("val", 20006, names=("val.csv",)))
     ),
-    Row(
-        _task("rte", "Does the text entail the hypothesis?", ENTAILMENT, ("accuracy",)),
-        Published("RTE", SENTENCES, SENTENCES, _glue(2490, 277), coded=False),
-    ),
-    Row(
-        _task(
-            "wnli",
-            "Does the sentence entail the one in which its pronoun is replaced?",
-            ("not_entailment", "entailment"),
-            ("accuracy",),
-        ),
-        Published("WNLI", SENTENCES, SENTENCES, _glue(635, 71)),
-    ),
-    Row(
-        _task(
-            "conll2003",
-            "Which words name a person, a place, an organisation, or something else?",
-            iob2(("PER", "LOC", "ORG", "MISC")),
-            KINDS["token_classification"].metrics,
-            "token_classification",
-        ),
-        Published(
-            "CoNLL-2003",
-            None,
-            None,
-            _files(
-                train=(14041, "eng.train train.txt"),
-                valid=(3250, "eng.testa valid.txt"),
-                test=(3453, "eng.testb test.txt"),
-            ),
-        ),
-    ),
-    Row(
-        _read("squad", "Where in the text is the answer?"),
-        Published("SQuAD 1.1", None, None, _files(train=(87599, "train-v1.1.json"), dev=(10570, "dev-v1.1.json"))),
-    ),
-    Row(
-        _read("squad2", "Where in the text is the answer, if it is there?", unanswerable=True),
-        Published("SQuAD 2.0", None, None, _files(train=(130319, "train-v2.0.json"), dev=(11873, "dev-v2.0.json"))),
-    ),
-    Row(
-        _task("swag", "Which of four continues what is seen?", PLACES, ("accuracy",), "multiple_choice"),
-        Published(
-            "SWAG",
-            Columns("sent1", "sent2", "label", choices=("ending0", "ending1", "ending2", "ending3")),
-            None,
-            _files(train=(73546, "train.csv"), val=(20006, "val.csv")),
-        ),
-    ),
-    Row(
-        _task(
-            "sotu-era",
-            "When was the paragraph spoken: before 1865, 1865 to 1944, or from 1945 on?",
-            ("before-1865", "1865-1944", "from-1945"),
-            KINDS["classification"].metrics,
-            score="accuracy",
-        )
-    ),
-    Row(
-        _task(
-            "next",
-            "Does a passage that begins with B follow one of the same document that ends with A?",
-            ("other", "next"),
-            KINDS["classification"].metrics,
-            score="accuracy",
-            follows=True,
-        )
-    ),
-)
-TASKS: dict[str, Row] = {row.task.name: row for row in ROWS}
+}
+TASKS: dict[str, Row] = {task.name: Row(task, _PUBLISHED.get(task.name)) for task in _TASKS}

@@ -6,9 +6,9 @@ document's text and the parameters, so parts of a corpus can be cleaned in any o
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, PositiveInt
 
@@ -127,20 +127,18 @@ class CleanConfig:
             raise ValueError(f"mask: {', '.join(self.mask)}; expected each kind once")
 
 
-@dataclass(frozen=True)
-class Cleaned:
+class Cleaned(NamedTuple):
     """The result of cleaning a document."""
 
     document: Document | None
     """What is left; None: the last removal is the document's."""
     removals: list[Removal]
     """The paragraphs that were removed, by place, and finally the document itself if it was removed."""
-    paragraphs: int
-    """How many it had."""
-    masked: Mapping[Kind, int]
-    """How often each kind was masked, including in what was removed."""
-    language: str | None
-    """The identified language, if there was identification."""
+    counts: Counter[str]
+    """What it adds to the counts of the corpus, named as by ``counted``.
+
+    Read is kept plus removed, and removed is the sum over rules. What was masked and the language count in any case.
+    """
 
 
 def clean_part(work: tuple[Part, CleanConfig], folder: Path) -> None:
@@ -148,12 +146,12 @@ def clean_part(work: tuple[Part, CleanConfig], folder: Path) -> None:
     part, config = work
     with document_writer(folder / KEPT) as kept, removal_log(folder) as log:
         for document in part.documents():
-            cleaned = clean_document(document, config)
-            for removal in cleaned.removals:
+            cleaned, removals, counts = clean_document(document, config)
+            for removal in removals:
                 log.write(removal)
-            if cleaned.document is not None:
-                kept.write(cleaned.document)
-            for name, number in account(document, cleaned).items():
+            if cleaned is not None:
+                kept.write(cleaned)
+            for name, number in counts.items():
                 log.count(document.source, name, number)
 
 
@@ -161,6 +159,10 @@ def clean_document(document: Document, config: CleanConfig) -> Cleaned:
     """Apply the rules to a document; the result depends on nothing else."""
     text, masked = mask(normalize(document.text), config.mask)
     parts = paragraphs(text)
+    counts = Counter(read_documents=1, read_paragraphs=len(parts), read_bytes=len(document.text.encode()))
+    counts.update({f"masked_{kind}": count for kind, count in masked.items()})
+
+    # Paragraph by paragraph, then what is left of the document.
     kept, removals = [], []
     for place, part in enumerate(parts):
         if broken := broken_rule(part, config.paragraphs):
@@ -168,42 +170,26 @@ def clean_document(document: Document, config: CleanConfig) -> Cleaned:
         else:
             kept.append(part)
     left = BETWEEN.join(kept)
+    metadata = document.metadata
     broken = None if kept else (EMPTY, f"0 of {len(parts)} paragraphs kept")
-    language = None
     if not broken and config.languages is not None:
         language, confidence = language_of(left, config.languages.min_confidence)
+        counts[f"language_{language}"] += 1
+        metadata = {LANGUAGE_KEY: language, **metadata}
         if language not in config.languages.keep:
             broken = (LANGUAGE, f"{language} {confidence:.3f}; expected {', '.join(config.languages.keep)}")
     broken = broken or broken_rule(left, config.documents)
     if broken:
         removals.append(Removal(document.id, None, document.source, *broken, left))
-        return Cleaned(None, removals, len(parts), masked, language)
-    found: dict[str, str | int] = {} if language is None else {LANGUAGE_KEY: language}
-    cleaned = Document(document.id, left, document.source, found | document.metadata)
-    return Cleaned(cleaned, removals, len(parts), masked, language)
-
-
-def account(document: Document, cleaned: Cleaned) -> Counter[str]:
-    """The contribution of a document to the counts of the corpus, by name.
-
-    Documents, paragraphs and bytes (UTF-8) read and kept; documents and paragraphs removed, in total and by rule. Read
-    is kept plus removed, and removed is the sum over rules. Then what was masked, and the language.
-    """
-    by_rule = [(removal.level, removal.rule) for removal in cleaned.removals]
-    left = cleaned.paragraphs - sum(level == "paragraphs" for level, _ in by_rule)
-    size = len(document.text.encode())
-    counts = Counter(read_documents=1, read_paragraphs=cleaned.paragraphs, read_bytes=size)
-    if cleaned.document is None:
-        by_rule += [("paragraphs", WITH_DOCUMENT)] * left
     else:
-        counts.update(kept_documents=1, kept_paragraphs=left, kept_bytes=len(cleaned.document.text.encode()))
+        counts.update(kept_documents=1, kept_paragraphs=len(kept), kept_bytes=len(left.encode()))
+
+    by_rule = [(removal.level, removal.rule) for removal in removals]
+    by_rule += [("paragraphs", WITH_DOCUMENT)] * len(kept) if broken else []
     for level, rule in by_rule:
         counts[f"removed_{level}"] += 1
         counts[f"removed_{level}_{rule}"] += 1
-    counts.update({f"masked_{kind}": count for kind, count in cleaned.masked.items()})
-    if cleaned.language is not None:
-        counts[f"language_{cleaned.language}"] += 1
-    return counts
+    return Cleaned(None if broken else Document(document.id, left, document.source, metadata), removals, counts)
 
 
 def counted(config: CleanConfig) -> list[str]:

@@ -6,9 +6,10 @@ first one is kept.
 
 import heapq
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, count
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from plm_core.corpus.document import Document, Part, document_writer, read_docum
 from plm_core.corpus.quarantine import Quarantined, Refused, quarantine_writer, quarantined
 from plm_core.corpus.sources import open_source
 from plm_core.corpus.sources.source import Readable, shown
-from plm_core.files import scratch_folder
 
 DOCUMENTS, REFUSED, COUNTS = "documents.parquet", "refused.jsonl", "counts.json"
 """Files: the documents read or joined, in the order of their ids; refused records; counts of documents and bytes."""
@@ -32,7 +32,7 @@ BY_ID = attrgetter("id")
 def read_part(work: tuple[str, Readable], folder: Path) -> None:
     """Read a part of the source with the given name."""
     name, part = work
-    with scratch_folder(folder / DOCUMENTS) as scratch, quarantine_writer(folder / REFUSED) as refuse:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, quarantine_writer(folder / REFUSED) as refuse:
 
         def documents() -> Iterator[Document]:
             for record in open_source(name, part):
@@ -41,27 +41,13 @@ def read_part(work: tuple[str, Readable], folder: Path) -> None:
                 else:
                     refuse(record)
 
-        write_documents(folder / DOCUMENTS, _sorted_by_id(documents(), scratch))
+        write_documents(folder / DOCUMENTS, _sorted_by_id(documents(), Path(scratch)))
 
 
 def _sorted_by_id(documents: Iterable[Document], scratch: Path) -> Iterator[Document]:
     """An external merge sort in an existing folder; documents with the same id stay in their order."""
-    runs: list[list[Path]] = []  # by how often their content was merged
     names = (scratch / f"run-{number:05d}.parquet" for number in count())
-
-    def write(run: Iterable[Document], merged: int) -> None:
-        path = next(names)
-        write_documents(path, run)
-        if merged == len(runs):
-            runs.append([])
-        runs[merged].append(path)
-        if len(runs[merged]) == MOST_RUNS:
-            full = runs[merged]
-            runs[merged] = []
-            write(heapq.merge(*map(read_documents, full), key=BY_ID), merged + 1)
-            for path in full:
-                path.unlink()
-
+    runs: list[Path] = []
     held: list[Document] = []
     size = 0
     for document in documents:
@@ -69,12 +55,17 @@ def _sorted_by_id(documents: Iterable[Document], scratch: Path) -> Iterator[Docu
         fields = sum(len(str(value)) for value in document.metadata.values())
         size += len(document.text) + len(document.id) + fields + OBJECTS
         if size >= CHARACTERS_AT_ONCE:
-            write(sorted(held, key=BY_ID), 0)
+            runs.append(next(names))
+            write_documents(runs[-1], sorted(held, key=BY_ID))
             held = []
             size = 0
-    # What was merged more often came earlier.
-    written = map(read_documents, chain.from_iterable(reversed(runs)))
-    yield from heapq.merge(*written, sorted(held, key=BY_ID), key=BY_ID)
+            if len(runs) == MOST_RUNS:
+                merged = next(names)
+                write_documents(merged, heapq.merge(*map(read_documents, runs), key=BY_ID))
+                for run in runs:
+                    run.unlink()
+                runs = [merged]
+    yield from heapq.merge(*map(read_documents, runs), sorted(held, key=BY_ID), key=BY_ID)
 
 
 def join_part(work: tuple[str, Part], folder: Path) -> None:

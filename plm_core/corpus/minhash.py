@@ -49,8 +49,8 @@ KEYS = ("keys-high.u64", "keys-low.u64", "keys-rows.u64")
 BUCKETS = ("buckets.u64", "buckets-rows.u64")
 """The same for the buckets that texts fall into."""
 COPIES = "copies.npy"
-FIRST, NEIGHBOURING = "first.u64", "neighbouring.u64"
-"""Files of a range of buckets: the pairs of a member and its bucket's first, and of a member and some before it."""
+CANDIDATES = "pairs.u64"
+"""The file of a range of buckets: the pairs of a member and its bucket's first, and of a member and some before it."""
 PAIRS, SIMILARITIES = "pairs.npy", "similarities.npy"
 
 
@@ -97,21 +97,16 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
     work = [(indexes, copies, *each) for each in _ranges(entries)]
     candidates = pool.map(f"{name}-candidates", find_candidates, work)
 
-    def compared(files: list[Path], clusters: Path | None, threshold: float) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs ``[P, 2]`` in files that are similar enough and not in one cluster, in order, and how similar."""
-        work = [(indexes, files, *each, clusters, threshold) for each in _pair_ranges(files)]
+    def compared(files: list[Path], threshold: float) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs ``[P, 2]`` in files that are similar enough, in order, and how similar."""
+        work = [(indexes, files, *each, threshold) for each in _pair_ranges(files)]
         results = pool.map(f"{name}-{files[0].stem}", compare, work) if files else []
         pairs = [np.zeros((0, 2), dtype=np.int64), *(np.load(result / PAIRS) for result in results)]
         values = [np.zeros(0), *(np.load(result / SIMILARITIES) for result in results)]
         return np.concatenate(pairs), np.concatenate(values)
 
-    # Two rounds: most members are near the first of their bucket, and need no other comparison.
-    edges, _ = compared([result / FIRST for result in candidates], None, similarity.threshold)
-    clusters = pool.folder / f"{name}-clusters.npy"
-    with atomic_file(clusters) as temporary, temporary.open("wb") as written:
-        np.save(written, _components(N, edges))
-    more, _ = compared([result / NEIGHBOURING for result in candidates], clusters, similarity.threshold)
-    cluster = _components(N, np.concatenate((edges, more)))
+    edges, _ = compared([result / CANDIDATES for result in candidates], similarity.threshold)
+    cluster = _components(N, edges)
     _, smallest = np.unique(cluster, return_index=True)
     original = smallest[cluster][firsts]
     exact = firsts == original
@@ -121,7 +116,7 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
     with atomic_file(originals) as file:
         write_pairs(file, original[near], near, N)
     similarities = np.ones(N)
-    pairs, values = compared([originals], None, 0.0)
+    pairs, values = compared([originals], 0.0)
     similarities[pairs[:, 1]] = values
     return Duplicates(original, similarities, exact)
 
@@ -194,11 +189,10 @@ def find_candidates(work: tuple[Path, Path, int, int], folder: Path) -> None:
     begins = _begins(buckets)
     N = len(opened(indexes))
     later = begins != np.arange(len(rows))
-    write_pairs(folder / FIRST, rows[begins[later]], rows[later], N)
     near = [np.flatnonzero(begins[k:] == begins[:-k]) for k in range(1, NEIGHBOURS + 1)]
-    before = np.concatenate(near)
-    after = np.concatenate([some + k for k, some in enumerate(near, start=1)])
-    write_pairs(folder / NEIGHBOURING, rows[before], rows[after], N)
+    before = np.concatenate([begins[later], *near])
+    after = np.concatenate([np.flatnonzero(later), *(some + k for k, some in enumerate(near, start=1))])
+    write_pairs(folder / CANDIDATES, rows[before], rows[after], N)
 
 
 def _begins(*columns: np.ndarray) -> np.ndarray:
@@ -249,12 +243,9 @@ def _pair_ranges(files: Sequence[Path]) -> list[tuple[int, int]]:
     return list(zip([0, *cuts], [*(cut - 1 for cut in cuts), LAST], strict=True))
 
 
-def compare(work: tuple[Path, list[Path], int, int, Path | None, float], folder: Path) -> None:
-    """Write the pairs of a range of the pairs in files, in order, with their Jaccard similarity.
-
-    Only those of at least a threshold, and not within one cluster, if there is a file with the cluster of each text.
-    """
-    indexes, files, low, high, clusters, threshold = work
+def compare(work: tuple[Path, list[Path], int, int, float], folder: Path) -> None:
+    """Write those pairs of a range of the pairs in files, in order, that are at least so similar (Jaccard)."""
+    indexes, files, low, high, threshold = work
     index = opened(indexes)
     some = [np.zeros(0, dtype="<u8")]
     for file in files:
@@ -263,9 +254,6 @@ def compare(work: tuple[Path, list[Path], int, int, Path | None, float], folder:
         some.append(pairs[start : pairs.searchsorted(np.uint64(high), side="right")])
     both = np.divmod(np.unique(np.concatenate(some)), np.uint64(max(1, len(index))))
     pairs = np.stack(both, axis=1).astype(np.int64)
-    if clusters is not None:
-        of = np.load(clusters, mmap_mode="r")
-        pairs = pairs[of[pairs[:, 0]] != of[pairs[:, 1]]]
     values = np.zeros(len(pairs))
     first = -1
     one = np.empty(0, dtype=np.uint64)

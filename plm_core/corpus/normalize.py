@@ -1,7 +1,6 @@
 """The one normal form of text: what the corpus holds, the tokenizer encodes and bits per byte divides by. Also defines
 paragraphs and words."""
 
-import functools
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -21,41 +20,11 @@ Burmese, Khmer, kana, Chinese characters, Yi, Javanese."""
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 """A run of characters between whitespace; in scripts without spaces between words, each character."""
 
-MARKS_AT_ONCE = 100
-"""The most combining marks in a row. NFC sorts them, in a time that grows with the square of their number."""
-JOINER = "\u034f"
-"""COMBINING GRAPHEME JOINER, which is invisible and separates runs of marks."""
-
 
 def normalize(text: str) -> str:
-    """Unicode NFC, line ends as ``\\n``, no NUL, and sentencepiece's space mark as an underscore. Idempotent.
-
-    More than ``MARKS_AT_ONCE`` combining marks in a row, which occur in no script, are separated by ``JOINER``, as in
-    Unicode's stream-safe format (UAX #15, section 13).
-    """
+    """Unicode NFC, line ends as ``\\n``, no NUL, and sentencepiece's space mark as an underscore. Idempotent."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").replace(WORD_BOUNDARY, "_")
-    # Twice, because NFC decomposes some marks.
-    return _parted(unicodedata.normalize("NFC", _parted(text)))
-
-
-def _parted(text: str) -> str:
-    """The text with at most ``MARKS_AT_ONCE`` marks in a row."""
-    # A longer run has a mark at one of these places.
-    if text.isascii() or not _mark().search(text[::MARKS_AT_ONCE]):
-        return text
-    return _many_marks().sub(rf"\g<0>{JOINER}", text)
-
-
-@functools.cache
-def _mark() -> re.Pattern[str]:
-    """A combining mark; the last one in Unicode is U+1E94A."""
-    return re.compile(f"[{''.join(filter(unicodedata.combining, map(chr, range(0x300, 0x20000))))}]")
-
-
-@functools.cache
-def _many_marks() -> re.Pattern[str]:
-    mark = _mark().pattern
-    return re.compile(f"{mark}{{{MARKS_AT_ONCE}}}(?={mark})")
+    return unicodedata.normalize("NFC", text)
 
 
 def paragraphs(text: str) -> list[str]:

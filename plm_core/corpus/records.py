@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import zstandard
 from pyarrow import types
@@ -432,16 +431,9 @@ def _rows(batch: pa.RecordBatch, limit: int) -> Iterator[Mapping[str, object] | 
     for position in range(batch.num_rows):
         row = batch.slice(position, 1)
         try:
-            yield row.to_pylist()[0] if _text_bytes(row) <= limit else too_long(limit)
+            yield within(row.to_pylist()[0], limit)
         except UnicodeDecodeError as error:
             yield Refused("invalid_utf8", f"byte 0x{error.object[error.start]:02x}; expected UTF-8 text")
-
-
-def _text_bytes(row: pa.RecordBatch) -> int:
-    """The bytes of all texts of a batch, before decoding."""
-    plain = [c.dictionary_decode() if types.is_dictionary(c.type) else c for c in row.columns]
-    texts = [c.cast(pa.large_binary()) for c in plain if not (types.is_integer(c.type) or types.is_boolean(c.type))]
-    return sum(pc.sum(pc.binary_length(c)).as_py() or 0 for c in texts)
 
 
 def _first_invalid(data: bytes) -> int:

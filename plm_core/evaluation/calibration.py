@@ -1,10 +1,8 @@
 """Does a model know when it is wrong? Used by the report.
 
-Expected calibration error: answers are binned by confidence, and the error is the distance between a bin's accuracy and
-its mean confidence, the mean over bins weighed by their sizes (Guo et al. 2017, "On Calibration of Modern Neural
-Networks", section 2). Bins hold about the same number of answers (Nixon et al. 2019, "Measuring Calibration in Deep
-Learning", section 3), because few answers would be in most bins of equal width and their noise adds to the error
-(Roelofs et al. 2022). The noise that remains is about 0.07 with 20 answers per bin of confidence 0.8, 0.03 with 100.
+Expected calibration error (Guo et al. 2017, "On Calibration of Modern Neural Networks", section 2), by bins of about
+the same number of answers (Nixon et al. 2019, "Measuring Calibration in Deep Learning", section 3): in bins of equal
+width, few answers would be in most, and their noise adds to the error (Roelofs et al. 2022).
 
 S seeds, N examples, M bins.
 """
@@ -26,7 +24,7 @@ class Calibration:
     confidence: float
     """The mean confidence; if it exceeds the accuracy, the model is overconfident."""
     error: float
-    """The expected calibration error, from 0 to 1; 0 is best."""
+    """The distance between a bin's accuracy and its mean confidence, the mean over bins weighed by their sizes."""
     brier: float
     """The mean of (confidence - 1 if right, else 0)^2, from 0 to 1; 0 is best (Brier 1950)."""
 

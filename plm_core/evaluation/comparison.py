@@ -1,8 +1,7 @@
 """Two models on the same examples, number by number. Used by ``plm compare`` and the report; the gate judges its rows.
 
-``compare`` adds to each row a p-value from the appropriate test, Holm's correction over the tasks, an effect size, and
-the averages that papers report. A model is called better if the p-value is low enough and the interval of the
-difference (the second's minus the first's) does not contain 0.
+A model is called better if the p-value is low enough and the interval of the difference (the second's minus the
+first's) does not contain 0.
 """
 
 from collections.abc import Collection, Sequence

@@ -29,7 +29,6 @@ import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +63,13 @@ Rows = list[dict[str, str]]
 class Table:
     """The evidence of one task or of the likelihood: the examples, and the metric computed from their results."""
 
-    examples: frozenset[tuple[str, str, str, str]]
-    """(id, sha256, measured, bytes or label): equal sets mean the same examples, measured by the same rules."""
+    examples: tuple[tuple[str, str, str, str], ...]
+    """``[N]``: (id, sha256, measured, bytes or label), in the order of the ids: equal ones mean the same examples,
+    measured by the same rules."""
     metric: str
     value: float
     results: Results = field(compare=False)
-    """The results that are resampled, in the order of the examples' ids."""
+    """The results that are resampled, in the same order."""
     files: tuple[str, ...] = ()
     confidences: np.ndarray | None = field(default=None, compare=False)
     """``[S, N]``: the probability that each seed gave its answer, NaN for a number; None for the likelihood."""
@@ -106,11 +106,10 @@ class Table:
 
     def _part(self, chosen: np.ndarray) -> "Table":
         places = np.flatnonzero(chosen)
-        ids = {self.ids[place] for place in places}
         results = self.results.take(places)
         return replace(
             self,
-            examples=frozenset(example for example in self.examples if example[0] in ids),
+            examples=tuple(self.examples[place] for place in places),
             value=score_by_subset(results)[""],
             results=results,
             confidences=None if self.confidences is None else self.confidences[:, places],
@@ -145,15 +144,15 @@ class Table:
     def groups(self) -> int:
         return len(np.unique(self.results.groups))
 
-    @cached_property
+    @property
     def ids(self) -> list[str]:
         """The ids of the examples, in the order of the results."""
-        return sorted(example[0] for example in self.examples)
+        return [example[0] for example in self.examples]
 
     @property
-    def documents(self) -> frozenset[tuple[str, ...]]:
+    def documents(self) -> list[tuple[str, ...]]:
         """(id, sha256, measured): equal for equal documents, even if excerpts of different lengths were scored."""
-        return frozenset(example[:3] for example in self.examples)
+        return [example[:3] for example in self.examples]
 
 
 def read_likelihood(path: Path) -> Table:
@@ -325,11 +324,10 @@ def _coded(texts: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[np.nda
     return tuple(names), [np.array([position[text] for text in each], dtype=np.int64) for each in texts]
 
 
-def _examples(rows: Rows, *content: str) -> frozenset[tuple[str, str, str, str]]:
+def _examples(rows: Rows, *content: str) -> tuple[tuple[str, str, str, str], ...]:
     """Each row's id, sha256 and measured, and the columns ``content`` joined."""
-    return frozenset(
-        (row["id"], row["sha256"], row["measured"], "\x1f".join(row[name] for name in content)) for row in rows
-    )
+    joined = ("\x1f".join(row[name] for name in content) for row in rows)
+    return tuple((row["id"], row["sha256"], row["measured"], text) for row, text in zip(rows, joined, strict=True))
 
 
 def _read_rows(path: Path, columns: tuple[str, ...]) -> Rows:

@@ -1,8 +1,7 @@
 """Zero-, one- and few-shot evaluation: a task's test examples as prompts, a causal model's answers, and their scores.
 
-Prompts and the answered examples before them are in ``benchmarks/prompts.py``. The answer is
-the option with the highest log p(option | prompt), summed over the option's tokens (Radford et al. 2019, section 3;
-Brown et al. 2020, section 2.4). Prompt and option are one text to the tokenizer, as in lm-evaluation-harness's
+The answer is the option with the highest log p(option | prompt), summed over its tokens (Radford et al. 2019, section
+3; Brown et al. 2020, section 2.4). Prompt and option are one text to the tokenizer, as in lm-evaluation-harness's
 ``_encode_pair``, so that the model sees the tokens that it was trained on.
 
 Shapes: B rows, T positions, N predictions, D width, V vocabulary, K options.

@@ -1,10 +1,6 @@
 """The gate: may a challenger replace the champion? Rules (``rules.py``) over the rows of ``comparison.py``.
 
-A challenger passes when it is significantly better on the primary: the bootstrap interval of the difference lies above
-0, and the permutation test agrees (the first also covers other seeds, the second is exact for few examples). It also
-passes when it is cheaper, and the interval's lower end is above -margin (a test of non-inferiority): within the margin
-it may even be significantly worse. No metric may be significantly worse than its tolerance allows.
-``docs/explanation/gate-statistics.md`` gives the reasons.
+``docs/explanation/gate-statistics.md`` defines the decision and gives the reasons.
 """
 
 import math

@@ -1,8 +1,6 @@
 """How much of a text occurs verbatim in the training text. Used by the stages slices and evaluate.
 
-Words are those of ``corpus.shingles``, without case and punctuation, as in decontamination. That removes what it finds
-from the training text, so it looks for long runs; here shorter ones are counted (Brown et al. 2020, "Language Models
-are Few-Shot Learners", appendix C: runs of 8 to 13 words, by the examples' length).
+Words are those of ``corpus.shingles``, without case and punctuation.
 """
 
 import hashlib
@@ -17,7 +15,8 @@ from plm_core.corpus.pool import Pool
 from plm_core.corpus.shingles import batches, words
 
 NGRAM = 8
-"""This many words in a row recur by chance only if they are a common phrase."""
+"""This many words in a row recur by chance only if they are a common phrase (Brown et al. 2020, "Language Models are
+Few-Shot Learners", appendix C, has 8 to 13). Decontamination, which removes what it finds, looks for longer runs."""
 Array = np.ndarray
 Grams = dict[int, Array]
 """Distinct n-grams by their number of words, as sorted hashes; or which of them occur in a text."""

@@ -1,7 +1,6 @@
 """Whether two models differ significantly: intervals, paired tests, effect size, several tasks at once.
 
-All of it is a function of the examples' results and a seed; nothing assumes a distribution of the scores. What is drawn
-and swapped are groups of examples, because the paragraphs of one document are not independent observations.
+What is drawn and swapped are groups of examples: the paragraphs of one document are not independent observations.
 ``docs/explanation/gate-statistics.md`` defines every number and gives its source.
 
 R resamples, S seeds, U kinds of groups, which are made of K distinct results.

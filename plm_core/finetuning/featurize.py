@@ -67,13 +67,9 @@ def read_rows(path: Path, task: GlueTask, most: int | None, pretrained: Loaded) 
     """At most ``most`` of the examples in a file (None: all) for a model.
 
     Raises:
-        UserError: the file is damaged or empty, or the model cannot read such examples.
+        UserError: the file is damaged, or the model cannot read such examples.
     """
     examples = sample(read_examples(path, task), most)
-    if not examples:
-        raise UserError(
-            f"{path}: holds no example; expected at least one: choose another task, or other data (finetune.tasks)"
-        )
     context = pretrained.model.config.context
     if context < SHORTEST_CONTEXT:
         raise UserError(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")

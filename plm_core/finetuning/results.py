@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from pkgutil import resolve_name
 
-import numpy as np
-
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.config import UserError
@@ -48,11 +46,9 @@ def measured(
     """
     kind = KINDS[task.kind]
     labels, trained = ([kind.gold(task, example) for example in examples] for examples in (test, train))
-    parts = task.score.split("+")
-    found = metrics.scores([*dict.fromkeys((*task.metrics, *parts))], predicted.answers, labels, task.labels)
-    score = float(np.mean([found[part] for part in parts]))
+    scores = metrics.scores([task.score, *task.metrics], predicted.answers, labels, task.labels)
     baseline = metrics.baseline(task.score, trained, labels, task.labels)
-    found = {"score": score, "baseline": baseline, **{name: found[name] for name in task.metrics}}
+    found = {"score": scores[task.score], "baseline": baseline, **{name: scores[name] for name in task.metrics}}
     subsets = [example.subset for example in test]
     for subset in sorted(set(subsets) - {""}):
         chosen = [i for i, each in enumerate(subsets) if each == subset]

@@ -24,20 +24,19 @@ __all__ = ["SamplingConfig", "continue_ids", "distribution", "generate", "genera
 
 @torch.no_grad()
 def continue_ids(
-    model: Any, objective: str, prompts: Sequence[Sequence[int]], config: SamplingConfig, use_cache: bool = True
+    model: Any, objective: str, prompts: Sequence[Sequence[int]], config: SamplingConfig
 ) -> Iterator[list[int | None]]:
     """Yield the next id of every row, step by step, after EOS and the row's prompt; None for a row that has ended.
 
     Row i draws with the seed ``config.seed + i``, independently of other rows. Special tokens are never drawn, except
-    EOS, which ends a row and is not yielded. Without ``use_cache`` every step reads the whole window again: the tokens
-    are the same.
+    EOS, which ends a row and is not yielded.
 
     Raises:
         UserError: a model of this objective cannot continue texts.
     """
     if not prompts:
         return
-    reading = Decoding(model, objective, use_cache)
+    reading = Decoding(model, objective)
     sources = [torch.Generator().manual_seed(config.seed + row) for row in range(len(prompts))]
     texts = [[EOS, *prompt] for prompt in prompts]
     ended = [False] * len(prompts)

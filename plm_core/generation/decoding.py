@@ -57,25 +57,22 @@ def permutation(model: Any, ids: Tensor, attention_mask: Tensor | None, state: A
 class Decoding:
     """A model that reads growing texts."""
 
-    def __init__(self, model: Any, objective: str, use_cache: bool) -> None:
-        """Without ``use_cache`` nothing is kept.
-
-        Raises:
-            UserError: models of this objective cannot continue texts.
-        """
+    def __init__(self, model: Any, objective: str) -> None:
+        """Raises UserError if models of this objective cannot continue texts."""
         if (decoder := OBJECTIVES[objective].decoder) is None:
             able = ", ".join(name for name, other in OBJECTIVES.items() if other.decoder)
             raise UserError(
                 f"objective: found {objective!r}; expected one of {able}. A {objective} model cannot continue texts "
                 "(one that fills blanks does so in the report's samples): choose another with --model"
             )
-        self.model, self.use_cache = model, use_cache
+        self.model = model
         self.read: Reader = resolve_name(decoder)
         # A model with a memory sees further back than it reads at once.
         self.window = model.config.context + getattr(model.config, "memory", 0)
         self.device = next(model.parameters()).device
         self.starts: list[int] = []
         self.state: Any = None
+        """What was read; without it, the whole window is read again."""
 
     def logits(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """The logits ``[B, V]`` of the token after each text, which is that of the previous call plus one token."""
@@ -94,9 +91,7 @@ class Decoding:
                 [text[start:] for text, start in zip(texts, self.starts, strict=True)], self.device
             )
             self.state = None
-        logits, state = self.read(self.model, ids, attention_mask, self.state)
-        if self.use_cache:
-            self.state = state
+        logits, self.state = self.read(self.model, ids, attention_mask, self.state)
         return logits
 
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import hashlib
 import os
 import re
 import shutil
@@ -16,6 +17,9 @@ from pathlib import Path
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Disk errors: it is full, a quota or a limit is reached, it is read-only, or it fails."""
+
+CHECKSUMS = "SHA256SUMS"
+"""The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
 
 TRIES = 20
 """How often a lock is tried: whoever looks whether it is ``held`` has it for a moment."""
@@ -64,6 +68,12 @@ def held(path: Path) -> bool:
     return False
 
 
+def sha256(path: Path) -> str:
+    """The sha256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a name to write to that becomes ``path`` if the block succeeds, and is removed otherwise."""
@@ -80,13 +90,12 @@ def atomic_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def temporary(path: Path, kind: str = "") -> Iterator[Path]:
+def temporary(path: Path) -> Iterator[Path]:
     """Yield the hidden name under which ``path`` is written; leftovers of the block or of killed processes are removed.
     Raises OSError: the block could not write, however its libraries report that; it names a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = path.with_name(f"{kind}{path.name}")
-    clear(name, "tmp")
-    new = name.with_name(f".{name.name}.{os.getpid()}.tmp")
+    clear(path, "tmp")
+    new = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield new
     except Exception as error:  # whatever the library raises; anything but a disk error is raised unchanged

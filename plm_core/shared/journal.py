@@ -22,6 +22,9 @@ from typing import Any, Self
 from plm_core.shared.files import taken
 from plm_core.shared.paths import JOURNALS
 
+JOURNAL_TAG = "plm.journal"
+"""The tag of a run in MLflow that holds the key of its journal."""
+
 
 class Journal:
     """A journal that this process writes."""
@@ -70,6 +73,24 @@ class Journal:
         self._descriptor = -1
 
 
+def opened(name: str, store: str | None, tags: Mapping[str, str], **content: object) -> dict[str, object]:
+    """The message that a run has begun, or continues; ``store`` names the MLflow that it is meant for. The ``content``
+    is its ``params``, ``inputs``, ``parent`` and ``training``, as in ``tracked``."""
+    begun = {"name": name, "store": store, "tags": tags, "start_time": milliseconds(), "params": {}, "inputs": {}}
+    return {"kind": "open", **begun, **content}
+
+
+def measured(metrics: Mapping[str, float], step: int) -> dict[str, object]:
+    """The message with points of now."""
+    now = milliseconds()
+    return {"kind": "metrics", "points": [(name, float(value), now, step) for name, value in metrics.items()]}
+
+
+def ended(status: str) -> dict[str, object]:
+    """The message that a run has ended as FINISHED, FAILED or KILLED."""
+    return {"kind": "end", "status": status, "time": milliseconds()}
+
+
 def messages(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
     """The messages from an offset on, each with the offset of its line's end; one of kind ``damaged`` stands for a line
     that cannot be read. An unfinished last line is left out. Raises OSError."""
@@ -103,14 +124,9 @@ def ending(path: Path) -> tuple[str | None, bool]:
     return status, message.get("kind") == "published"
 
 
-def publisher_of(path: Path) -> Path:
-    """The file that the publisher of a journal locks; it says what is wrong with MLflow, and is empty if nothing is."""
-    return path.with_suffix(".publisher")
-
-
-def serving(store: str) -> Path:
-    """The file that the publisher of the stages started by hand locks, for an MLflow of this name."""
-    return JOURNALS / f"{store}.serving"
+def publisher_of(store: str) -> Path:
+    """The file that the publisher of an MLflow of this name locks; it says what is wrong, if anything is."""
+    return JOURNALS / f"{store}.publisher"
 
 
 def origin(source: str, folder: Path = Path()) -> dict[str, str]:

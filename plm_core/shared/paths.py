@@ -37,6 +37,6 @@ COMPILED = ARTIFACTS / "compiled"
 COMPARE = ARTIFACTS / "compare"
 IMPORTED = ARTIFACTS / "imported"
 SWEEPS = ARTIFACTS / "sweeps"
-TRIALS, STUDY, DIFFERENCE = "trials.json", "study.jsonl", "winner.diff"
-"""What a sweep leaves in its folder in addition to the page: the results of its trials, Optuna's journal, and the best
+TRIALS, STUDY, DIFFERENCE = "trials.json", "study.db", "winner.diff"
+"""What a sweep leaves in its folder in addition to the page: the results of its trials, Optuna's database, and the best
 trial's parameters as a diff of ``params.yaml``."""

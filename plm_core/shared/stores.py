@@ -4,6 +4,8 @@ The pipeline's publisher and the flow's registry open the same store; this is wh
 """
 
 import contextlib
+import hashlib
+import os
 import re
 import sqlite3
 import sys
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from plm_core.shared import parameters
 from plm_core.shared.errors import UserError
 from plm_core.shared.files import locked
 
@@ -31,11 +34,11 @@ NOTE = "mlflow.note.content"
 """The tag of an experiment or run that MLflow shows as its description."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """The tag of an experiment that makes MLflow open the runs instead of its view of GenAI traces."""
-LEDGER = {
-    NOTE: "The ledger of the model registry: a run for each decision on a version. Its parameters say what was done, "
+LEDGER = (
+    "The ledger of the model registry: a run for each decision on a version. Its parameters say what was done, "
     "from which version to which, by whom and why; `decision.json` holds all that the gate compared. A run that is "
     "not finished is a decision that was interrupted. `plm status` shows the current state."
-}
+)
 """The note on the experiment of decisions."""
 
 PLACE_TAG = "plm.artifacts"
@@ -49,6 +52,13 @@ PLACES = (
     ("experiment_tags", "value"),
 )
 """The columns of MLflow's tables that hold such paths; a test checks that there are no others."""
+
+
+def address(root: Path = Path()) -> tuple[str, str]:
+    """The address of MLflow, which ``MLFLOW_TRACKING_URI`` or the ``params.yaml`` in the repository ``root`` names, and
+    the experiment's name. Raises UserError: ``params.yaml`` does not name them."""
+    uri, experiment = (parameters.read(f"tracking.{name}", root) for name in ("uri", "experiment"))
+    return absolute(os.environ.get("MLFLOW_TRACKING_URI") or uri, root), experiment
 
 
 def absolute(uri: str, root: Path) -> str:
@@ -69,25 +79,33 @@ def shown(text: str) -> str:
     return re.sub(r"(?<=://)[^/\s]*@", "", text)
 
 
-def require_active(experiment: Any, uri: str) -> None:
-    """Raise UserError, with the command that restores it, if somebody has deleted the experiment, a MLflow entity."""
-    if experiment and experiment.lifecycle_stage == "deleted":
+def named(uri: str, experiment: str) -> str:
+    """A name for an experiment of a store, without passwords."""
+    return hashlib.sha256(f"{shown(uri)} {experiment}".encode()).hexdigest()[:12]
+
+
+def experiment(client: Any, uri: str, name: str, note: str = "") -> tuple[str, dict[str, str]]:
+    """The id and the tags of an experiment, made with this ``note`` if it is missing; ``client`` is an MlflowClient.
+
+    Raises:
+        UserError: somebody has deleted it; the message says how it is restored.
+    """
+    if (found := client.get_experiment_by_name(name)) is None:
+        place = artifacts_of(uri)
+        tags = KIND | ({PLACE_TAG: place} if place else {}) | ({NOTE: note} if note else {})
+        return client.create_experiment(name, place, tags), tags
+    if found.lifecycle_stage == "deleted":
         uri = shown(uri)
         raise UserError(
-            f"MLflow at {uri}: somebody has deleted the experiment {experiment.name}; `MLFLOW_TRACKING_URI={uri} "
-            f"mlflow experiments restore --experiment-id {experiment.experiment_id}` restores it and its runs"
+            f"MLflow at {uri}: somebody has deleted the experiment {name}; `MLFLOW_TRACKING_URI={uri} "
+            f"mlflow experiments restore --experiment-id {found.experiment_id}` restores it and its runs"
         )
+    return found.experiment_id, found.tags
 
 
 def artifacts_of(uri: str) -> str | None:
     """Where a store's artifacts are: next to the SQLite file; None for a server, which knows by itself."""
     return (Path(uri.removeprefix(SQLITE)).parent / "artifacts").as_uri() if uri.startswith(SQLITE) else None
-
-
-def experiment_tags(uri: str) -> dict[str, str]:
-    """The tags of a new experiment."""
-    place = artifacts_of(uri)
-    return KIND | ({PLACE_TAG: place} if place else {})
 
 
 def follow(uri: str) -> None:

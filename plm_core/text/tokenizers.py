@@ -46,8 +46,6 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     Raises:
         UserError: the corpus is empty or does not support ``vocab_size`` pieces.
     """
-    if iter(texts) is texts:
-        raise ValueError("texts: can be read only once; expected a collection")
     if config.kind in ("bpe", "unigram"):
         from plm_core.text import sentencepieces
 

@@ -30,11 +30,11 @@ SIZE = 0.2
 class Muon(torch.optim.Optimizer):
     """Updates groups of matrices, each group with its ``weight_decay``; all with Nesterov ``momentum``.
 
-    The ``momentum_buffer`` of every matrix has to be in ``state`` before the first step.
+    Before a step each group needs its rate, ``lr``, and the ``state`` of every matrix a ``momentum_buffer``.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float) -> None:
-        super().__init__(groups, {"lr": lr, "momentum": momentum})
+    def __init__(self, groups: list[dict[str, Any]], momentum: float) -> None:
+        super().__init__(groups, {"momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

@@ -37,7 +37,6 @@ class Optimizer:
         decays = {name: 0.0 if name in plain else config.weight_decay for name in rest}
         adamw = torch.optim.AdamW(
             _groups(rest, decays, scales),
-            lr=config.learning_rate,
             betas=(config.beta_1, config.beta_2),
             eps=config.epsilon,
             fused=True,
@@ -46,7 +45,7 @@ class Optimizer:
         if hidden:
             matrices = {name: parameter for name, parameter in self._parameters.items() if name in hidden}
             groups = _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales)
-            self._parts.append(Muon(groups, config.learning_rate, config.momentum))
+            self._parts.append(Muon(groups, config.momentum))
         self._states = {name: self._parts[name in hidden].state for name in self._parameters}
 
         # The state, zeros. Now, and not in the first step: a lack of memory is noticed before training begins.

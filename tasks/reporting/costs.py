@@ -51,7 +51,7 @@ class Taken:
 
 
 class CostReport:
-    """Collects the costs of one training run: ``add`` each report, then take its ``points`` and its ``note``.
+    """Collects the costs of one training run: ``add`` each report, then take its ``points`` and ``note``.
 
     Its file is written when the block is left; a full disk is only a warning.
     """
@@ -71,8 +71,11 @@ class CostReport:
             before.device, before.threads = self.taken.device, self.taken.threads
             self.taken = before
         self._since = monotonic()
-        self._points: dict[str, float] = {}
-        self._note = ""
+        self.points: dict[str, float] = {}
+        """The last report for MLflow, by names that contain the unit; unknown values are absent. ``seconds_<lap>`` are
+        per step; ``seconds``, ``joules`` and ``cost`` are totals of what was measured, ``bytes_seen`` of all steps."""
+        self.note = ""
+        """The last report for the terminal: speed, MFU (of the measured rate) and peak memory; "" when restored."""
 
     def __enter__(self) -> Self:
         return self
@@ -87,8 +90,8 @@ class CostReport:
 
         An unknown measurement makes its sum unknown.
         """
-        self._points = {}
-        self._note = ""
+        self.points = {}
+        self.note = ""
         if meters is None:
             return
         self._pay()
@@ -122,8 +125,8 @@ class CostReport:
             points |= {f"seconds_{name}": seconds / steps for name, seconds in meters.split.items()}
             notes = [f"{meters.tokens_per_second:,.0f} tokens/s"]
             notes += [] if meters.mfu_measured is None else [f"{100 * meters.mfu_measured:.0f} % MFU"]
-        self._points = {name: value for name, value in points.items() if value is not None}
-        self._note = ", ".join([*notes, f"{memory:.1f} GiB"])
+        self.points = {name: value for name, value in points.items() if value is not None}
+        self.note = ", ".join([*notes, f"{memory:.1f} GiB"])
         if self._budget:
             self._keep()  # what was spent stays spent, even if this process is killed
 
@@ -136,18 +139,6 @@ class CostReport:
         cost = self.taken.seconds / 3600 * self._price if self.taken.cost is None else self.taken.cost
         said = f"{self.taken.stage} has cost {cost:.4g} of {self._budget:g} (PLM_BUDGET)"
         return said if cost >= self._budget else ""
-
-    def points(self) -> dict[str, float]:
-        """The last report for MLflow, by names that contain the unit; unknown values are absent.
-
-        ``seconds_<lap>`` are per step; ``seconds``, ``joules`` and ``cost`` are totals of what was measured so far,
-        ``bytes_seen`` of all steps so far.
-        """
-        return self._points
-
-    def note(self) -> str:
-        """The last report for the terminal: speed, MFU (of the measured rate) and peak memory; "" when restored."""
-        return self._note
 
     def _keep(self) -> None:
         if not leads():

@@ -40,7 +40,7 @@ class Guard:
         self._started = time.time() - age + 0.02
         self._sources = {path: sha256_file(path) for path in loaded_sources()}
         self._listed = {path: sha256_file(path) for path in listed_sources() if path not in self._sources}
-        self._sections = {name: params.read(name) for name in sections}
+        self.sections = {name: params.read(name) for name in sections}
         self._inputs = {path: _stat(path) for path in inputs}
         self._require_older(self._sources)
 
@@ -57,7 +57,7 @@ class Guard:
             if not path.is_file() or sha256_file(path) != sha:
                 raise _edited(path)
         self._require_older(path for path in sources if path not in self._sources)
-        for name, value in self._sections.items():
+        for name, value in self.sections.items():
             if not params.says(name, value):
                 time.sleep(HALF_WRITTEN)
                 if not params.says(name, value):

@@ -79,10 +79,10 @@ def stage(
             raise params.missing(path)
     guard = Guard(sections, inputs)
     digests = {path.as_posix(): sha256_path(path) for path in inputs}
-    values = {section: params.read(section) for section in sections}
-    same = digest(name, values, digests, guard.code) if training else None
+    same = digest(name, guard.sections, digests, guard.code) if training else None
     # Runs of two models are compared by parameters of equal names.
-    shown = {section.removesuffix(f".{model}"): value for section, value in (values | dict(filled or {})).items()}
+    complete = guard.sections | dict(filled or {})
+    shown = {section.removesuffix(f".{model}"): value for section, value in complete.items()}
     with tracked(name, shown, digests, same, labels(model, digests) | dict(tags or {})) as tracker:
         running = Stage(name, tracker, guard, digests)
         yield running

@@ -16,7 +16,7 @@ from plm_core.training.ranks import Unfit
 from tasks.reporting.costs import CostReport
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.guard import Edited
-from tasks.runtime.progress import ProgressBar
+from tasks.runtime.progress import Progress
 from tasks.runtime.stage import BudgetSpent, Interrupted, Stage, deferred_signals
 from tasks.settings.machine import leads
 
@@ -70,7 +70,8 @@ def follow(
             return Reason.EDITED
         return Reason.SPENT if costs.overspent() else Reason.SIGNAL * signalled
 
-    with deferred_signals() as interrupted, ProgressBar(stage.name, steps) as meter, costs:
+    progress = Progress(stage.name, steps)
+    with deferred_signals() as interrupted, costs:
         try:
             for report in training(interrupted=lambda: reason(interrupted())):
                 if not report.restored and report.passed != passed:
@@ -85,17 +86,17 @@ def follow(
                 seen.append(report)
                 positions += report.positions
                 costs.add(report.steps, positions, report.throughput, report.first)
-                stage.tracker.log(_points(report) | costs.points(), report.step)
+                stage.tracker.log(_points(report) | costs.points, report.step)
                 if (path := os.environ.get("PLM_REPORTS")) and leads():  # for outside observers
                     line = json.dumps({"stage": stage.name, "step": report.step, "metrics": _points(report)}) + "\n"
                     with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
                         file.write(line)
                 if report.restored:
-                    meter.resume(report.step)
+                    progress.resume(report.step)
                     continue
                 best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
                 valid = "" if best is None else f"best valid {best:.3f}"
-                meter.update(report.step, ", ".join(filter(None, (f"loss {report.loss:.3f}", valid, costs.note()))))
+                progress.update(report.step, ", ".join(filter(None, (f"loss {report.loss:.3f}", valid, costs.note))))
                 try:
                     stage.guard.check()
                 except Edited as error:

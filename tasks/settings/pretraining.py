@@ -48,10 +48,12 @@ class PretrainConfig:
             raise ValueError("model.vocab_size: comes from tokenizer.vocab_size; expected it to be left out")
 
 
-def pretrain_section(name: str) -> PretrainConfig:
-    """Section ``pretrain.<name>``, with what its ``size`` fills in."""
+def pretrain_section(name: str) -> tuple[PretrainConfig, dict[str, Any]]:
+    """Section ``pretrain.<name>``, and its parameters with what its ``size`` fills in."""
     section = f"pretrain.{name}"
-    return from_dict(PretrainConfig, sized(params.read(section), section), section)
+    given = params.read(section)
+    filled = sized(given, section)
+    return from_dict(PretrainConfig, filled, section), given | filled
 
 
 def require_start(config: PretrainConfig, tokenizer_sha256: str | None, section: str) -> None:

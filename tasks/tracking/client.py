@@ -11,17 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
-from plm_core.config import UserError, digest
+from plm_core.config import UserError
 from plm_core.shared import journal as journals
+from plm_core.shared import stores
 from plm_core.shared.files import held
-from plm_core.shared.journal import Journal, milliseconds
+from plm_core.shared.journal import Journal
 from plm_core.shared.paths import JOURNALS
 from plm_core.shared.statuses import INTERRUPTED
-from plm_core.shared.stores import BY_JOURNAL, PUBLISHER, absolute, shown
-from tasks.settings import params
+from plm_core.shared.stores import BY_JOURNAL, PUBLISHER, shown
 from tasks.settings.machine import leads
 
 LOOK_S = 15.0
@@ -31,19 +29,18 @@ LOOK_S = 15.0
 class Tracker:
     """What a stage reports to MLflow. Every method returns at once, and none raises because of MLflow."""
 
-    def __init__(self, stage: str = "", training: str | None = None) -> None:
+    def __init__(self, stage: str, training: str | None = None) -> None:
         self._stage, self._training = stage, training
         self._open = False
         self._journal: Journal | None = None
-        self._store = ""
-        """The MLflow for which this process starts a publisher; empty if it starts none, because its pipeline does."""
+        self._store: str | None = None
+        """The MLflow for which this process starts a publisher; None if it starts none, because its pipeline does."""
         self._publisher: subprocess.Popen[bytes] | None = None
         self._looked = -LOOK_S
-        self._unkept: list[dict[str, Any]] = []
+        self._unkept: list[Mapping[str, object]] = []
         """Messages that do not fit on the disk; they are tried again with the next one."""
         self._known: set[tuple[str, int]] = set()
-        """Points (name, step) that are not recorded again: those from before an interruption, which a training run
-        repeats, and a checkpoint's, which the summary repeats."""
+        """Points (name, step) from before an interruption, which a training run repeats, and nothing records again."""
         self._step = 0
 
     def open(self, params: Mapping[str, object], inputs: Mapping[str, str], tags: Mapping[str, str]) -> None:
@@ -51,12 +48,12 @@ class Tracker:
         self._open = True
         parent = os.environ.get("PLM_PARENT_RUN_ID", "")
         trial = os.environ.get("PLM_TRIAL")
-        meant_for = None
+        store = None
         try:
-            meant_for = store()
-            self._store = "" if parent.startswith(BY_JOURNAL) else meant_for
+            store = stores.named(*stores.address())
         except UserError as error:
             warn(f"{error}; the run is kept in its journal")
+        self._store = None if parent.startswith(BY_JOURNAL) else store
         kind = self._stage.partition("-")[0]
         tags = {
             "dvc.stage": os.environ.get("PLM_STAGE", self._stage),
@@ -76,24 +73,16 @@ class Tracker:
                     points = (point for message, _ in journals.messages(path) for point in message.get("points", ()))
                     self._known = {(name, step) for name, _, _, step in points}
                     break
-        self._send(
-            "open",
-            name=f"{self._stage} {trial}" if trial else self._stage,
-            training=self._training,
-            params=params,
-            inputs=inputs,
-            parent=parent,
-            tags=tags,
-            start_time=milliseconds(),
-            store=meant_for,
-        )
+        name = f"{self._stage} {trial}" if trial else self._stage
+        content = {"params": params, "inputs": inputs, "parent": parent, "training": self._training}
+        self._send(journals.opened(name, store, tags, **content))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record points of curves; they carry the time of this call."""
         self._step = max(self._step, step)
         new = {name: value for name, value in metrics.items() if (name, step) not in self._known}
         if new:
-            self._send("metrics", points=_points(new, step))
+            self._send(journals.measured(new, step))
 
     def repeat(self, step: int) -> None:
         """Training was rolled back: points from this step on are recorded again; MLflow shows both."""
@@ -105,32 +94,23 @@ class Tracker:
 
     def outputs(self, digests: Mapping[str, str]) -> None:
         """Record the sha256 of the files that the stage wrote, as tags ``output.<path>``."""
-        self._send("tags", tags={f"output.{path}": digest for path, digest in digests.items()})
-
-    def checkpoint(self, path: Path, digest: str, metrics: Mapping[str, float]) -> None:
-        """Record a checkpoint as a LoggedModel; ``digest`` is the sha256 of its SHA256SUMS file."""
-        self._known |= {(name, self._step) for name in metrics}
-        self._send("metrics", path=path.as_posix(), digest=digest, points=_points(metrics, self._step))
-
-    def checkpoint_metrics(self, digest: str, metrics: Mapping[str, float]) -> None:
-        """Add results to the LoggedModel of the checkpoint with this digest, which another stage recorded."""
-        self._send("metrics", digest=digest, points=_points(metrics, self._step))
+        self._send({"kind": "tags", "tags": {f"output.{path}": digest for path, digest in digests.items()}})
 
     def end(self, status: str) -> None:
         """Close the run as FINISHED, FAILED or KILLED; ``tracked`` calls it."""
         self._looked = -LOOK_S  # it must have a publisher now
-        self._send("end", status=status, time=milliseconds())
+        self._send(journals.ended(status))
         if self._journal is not None:
-            publisher = journals.publisher_of(self._journal.path)
-            if self._store and held(publisher) and (trouble := publisher.read_text(encoding="utf-8")):
+            publisher = journals.publisher_of(self._store) if self._store else None
+            if publisher and held(publisher) and (trouble := publisher.read_text(encoding="utf-8")):
                 warn(f"{trouble}; {self._journal.path} keeps this run until MLflow has it")
             self._journal.close()
 
-    def _send(self, kind: str, **content: object) -> None:
+    def _send(self, message: Mapping[str, object]) -> None:
         """Append a message, and what there was no room for before; see that a publisher follows."""
         if not self._open:
             return
-        self._unkept.append({"kind": kind, **content})
+        self._unkept.append(message)
         try:
             self._journal = self._journal or Journal.new(JOURNALS, self._stage)
             while self._unkept:
@@ -143,7 +123,7 @@ class Tracker:
             return
         # The journal is there by now: a publisher that is about to end looks for such before it does.
         self._looked = time.monotonic()
-        if held(journals.serving(self._store)) or (self._publisher and self._publisher.poll() is None):
+        if held(journals.publisher_of(self._store)) or (self._publisher and self._publisher.poll() is None):
             return
         try:
             with (JOURNALS / "publisher.log").open("ab") as log:  # for its warnings
@@ -187,18 +167,6 @@ def tracked(
         tracker.end(status)
 
 
-def address() -> tuple[str, str]:
-    """The address of MLflow, which ``MLFLOW_TRACKING_URI`` or ``params.yaml`` names, and the experiment's name. Raises
-    UserError: ``params.yaml`` does not name them."""
-    uri, experiment = (params.read(f"tracking.{name}") for name in ("uri", "experiment"))
-    return absolute(os.environ.get("MLFLOW_TRACKING_URI") or uri, Path.cwd()), experiment
-
-
-def store() -> str:
-    """A name for the MLflow at ``address``; it contains no password. Raises UserError as ``address`` does."""
-    return digest(*map(shown, address()))[:12]
-
-
 def warn(what: str) -> None:
     """Report a problem with MLflow on stderr; it never ends a stage."""
     print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
@@ -207,9 +175,3 @@ def warn(what: str) -> None:
 def one_line(error: BaseException) -> str:
     """The message of an error, as one line of limited length without passwords."""
     return f"{type(error).__name__}: {' '.join(shown(str(error)).split())[:300]}"
-
-
-def _points(metrics: Mapping[str, float], step: int) -> list[tuple[str, float, int, int]]:
-    """Points as journals have them: name, value, milliseconds since 1970, step."""
-    now = milliseconds()
-    return [(name, float(value), now, step) for name, value in metrics.items()]

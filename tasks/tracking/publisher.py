@@ -1,9 +1,9 @@
-"""Publishes journals in MLflow: ``python -m tasks.tracking.publisher``.
+"""Publishes journals in MLflow: ``python -m tasks.tracking.publisher``, one process for a checkout and an MLflow.
 
-It publishes the runs that have ended and that no other publisher has, and exits when MLflow has them or is unreachable;
-`plm run` starts it so. A stage that is started by hand starts it with ``--serve``: it also publishes the living runs of
-all such stages for the same MLflow, and ends a while after the last. A pipeline starts it with ``--follow KEY``: it
-also publishes the pipeline's run and those of its stages. A problem here is a line on stderr, and never ends a stage.
+It publishes the living runs that are meant for its MLflow, and all that have ended. It exits when MLflow has what has
+ended, or is unreachable: `plm run` starts it so. A stage that is started by hand starts it with ``--serve``: it ends a
+while after the last run. A pipeline starts it with ``--follow KEY``: it ends after that run. A problem here is a line
+on stderr, and never ends a stage.
 """
 
 import contextlib
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plm_core.config import UserError
+from plm_core.shared import stores
 from plm_core.shared.files import held, taken
-from plm_core.shared.journal import Journal, ending, opening, publisher_of, serving
+from plm_core.shared.journal import Journal, ending, opening, publisher_of
 from plm_core.shared.paths import JOURNALS
-from plm_core.shared.stores import BY_JOURNAL, QUIET
-from tasks.tracking.client import one_line, store, warn
+from plm_core.shared.stores import QUIET
+from tasks.tracking.client import one_line, warn
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -53,86 +54,80 @@ ENVIRONMENT = {
 
 
 class Publisher:
-    """Publishes runs that have ended, and living ones: those of the pipeline with this key, or with ``serves`` those of
-    all stages for the same MLflow that were started by hand."""
+    """Publishes the living runs that are meant for its MLflow, which no other process does, and all that have ended."""
 
-    def __init__(self, key: str = "", serves: bool = False) -> None:
-        self.key, self.serves = key, serves
-        self.store = store()
+    def __init__(self, store: str, pipeline: str | None, connection: "tuple[MlflowClient, str] | None") -> None:
+        """``store`` names the MLflow of the ``connection``, if there is one yet. It waits for the run with the key
+        ``pipeline``, or, if that is None, for all stages started by hand."""
+        self.store, self.pipeline, self.connection = store, pipeline, connection
         self.runs: dict[Path, Run] = {}
-        """The runs that this process publishes, and no other one."""
-        self.connection: tuple[MlflowClient, str] | None = None
+        """The runs that this process publishes."""
         self._away = False
         """Whether MLflow is unreachable, and when it is tried again."""
         self._retry = 0.0
+        self._trouble = ""
         self._progress = time.monotonic()
         self._kept: dict[Path, int] = {}
         """The length of journals that MLflow has in full, and that are kept."""
         self._monitor: Any = None
 
-    def serve(self) -> None:
-        """Publish while one of its runs lives, and then until MLflow has what has ended, or is away for too long."""
+    def serve(self) -> bool:
+        """Publish while a run lives that it waits for, and then until MLflow has all others; False if it is away."""
         while True:
-            lives, waits = self.round()
+            lives, waits = self._round()
             quiet = time.monotonic() - self._progress
             if lives:
                 self._progress = time.monotonic()
-            elif not waits and quiet >= (LINGER_S if self.serves else 0.0):
-                return
+            elif not waits and quiet >= (LINGER_S if self.pipeline is None else 0.0):
+                return True
             elif waits and quiet > GRACE_S:
-                why = next((run.trouble for run in self.runs.values() if run.trouble), "it does not answer in time")
+                why = self._trouble or "it does not answer in time"
                 warn(f"{why}; {JOURNALS} keeps what has not been sent, and the next stage or `plm run` sends it")
-                return
+                return False
             time.sleep(TICK_S)
 
-    def round(self) -> tuple[bool, bool]:
-        """Publish what is due; returns whether a run of this process lives, and whether one that has ended is left."""
-        for path in sorted(JOURNALS.glob("*.jsonl")):  # oldest first, so that parents come before their children
+    def needed(self) -> bool:
+        """Whether a run lives that it waits for, or one has ended that MLflow lacks."""
+        for path in JOURNALS.glob("*.jsonl"):
             with contextlib.suppress(FileNotFoundError):  # another process has just published it
                 lives = held(path)
-                if path in self.runs or self._is_mine(path, lives):
+                if self._is_mine(path, lives) and (not lives or self.pipeline in (None, path.stem)):
+                    return True
+        return False
+
+    def _round(self) -> tuple[bool, bool]:
+        """Publish what is due; returns whether a run lives that it waits for, and whether an ended one is left."""
+        for path in sorted(JOURNALS.glob("*.jsonl")):  # oldest first, so that parents come before their children
+            with contextlib.suppress(FileNotFoundError):
+                lives = held(path)
+                if path not in self.runs and self._is_mine(path, lives):
+                    from tasks.tracking.run import Run  # MLflow takes seconds to import: only if there is a run
+
+                    self.runs[path] = Run(path)
+                if path in self.runs:
                     self._publish(self.runs[path], lives)
         self.runs = {path: run for path, run in self.runs.items() if path.exists()}  # the others are published
-        living = [held(path) for path in self.runs]
-        return any(living), not all(living)
+        living = {path.stem for path in self.runs if held(path)}
+        return bool(living if self.pipeline is None else living & {self.pipeline}), len(living) < len(self.runs)
 
     def _is_mine(self, path: Path, lives: bool) -> bool:
-        """Become the one that publishes this run, unless it is another publisher's."""
+        """Whether this process has to publish a run, and MLflow lacks something of it."""
+        store = opening(path).get("store")
+        if lives:
+            return bool(store == self.store)
         size = path.stat().st_size
-        if not lives and (self._kept.get(path) == size or ending(path)[1]):
+        if self._kept.get(path) == size or ending(path)[1]:
             self._kept[path] = size
             return False
-        begun = opening(path)
-        parent = begun.get("parent") or ""
-        leader = parent.removeprefix(BY_JOURNAL) if parent.startswith(BY_JOURNAL) else path.stem
-        if leader != self.key:
-            # A run of another pipeline, or of a stage started by hand, is that one's as long as it lives.
-            own = self.serves and leader == path.stem and begun.get("store") == self.store
-            if lives and not own:
-                return False
-            if leader != path.stem and held(path.with_name(f"{leader}.jsonl")):
-                return False
-            # For another MLflow another publisher may just be starting.
-            elsewhere = self.serves and begun.get("store") not in (None, self.store)
-            if elsewhere and time.time() - path.stat().st_mtime < LINGER_S:
-                return False
-        if held(publisher_of(path)):
-            return False
-        lock = publisher_of(path).open("a")
-        if not taken(lock.fileno()):
-            lock.close()
-            return False
-        lock.truncate(0)  # what a killed publisher had to say
-        from tasks.tracking.run import Run  # MLflow takes seconds to import: only if there is something to publish
-
-        self.runs[path] = Run(path, lock)
-        return True
+        # Another MLflow's publisher may just be starting.
+        recent = self.pipeline is None and time.time() - path.stat().st_mtime < LINGER_S
+        return store in (None, self.store) or not (recent or held(publisher_of(store)))
 
     def _publish(self, run: "Run", lives: bool) -> None:
         """Publish a run if it is due. What MLflow refuses of this one alone does not hold up others."""
         from tasks.tracking.run import connect
 
-        if time.monotonic() < max(self._retry, run.due if lives or run.trouble else 0.0):
+        if time.monotonic() < max(self._retry, run.due if lives or run.failed else 0.0):
             return
         try:
             self.connection = self.connection or connect()
@@ -140,25 +135,33 @@ class Publisher:
             if not lives:
                 self._close(run)
         except Exception as error:  # noqa: BLE001 what MLflow and its database may raise cannot be listed
+            run.failed = True
             run.due = time.monotonic() + RETRY_S
             if self.connection:
-                run.note(f"{one_line(error)} ({run.path})")
+                self._note(f"{one_line(error)} ({run.path})")
             else:
                 self._retry = run.due
-                for each in self.runs.values():
-                    each.note(one_line(error))
+                self._note(one_line(error))
                 if not self._away:
                     self._progress = time.monotonic()
-                    warn(f"{run.trouble}; {JOURNALS} keeps the runs until MLflow has them")
+                    warn(f"{self._trouble}; {JOURNALS} keeps the runs until MLflow has them")
                 self._away = True
             self.connection = None  # the next try shows whether MLflow is reachable at all
             return
         if self._away:
             print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
-        self._away = False
+        self._away = run.failed = False
         self._progress = time.monotonic()
         run.due = time.monotonic() + min(EVERY_S[1], max(EVERY_S[0], run.age_s / 20))
-        run.note("")
+        if not any(other.failed for other in self.runs.values()):
+            self._note("")
+
+    def _note(self, trouble: str) -> None:
+        """Note for others what is wrong, "" if nothing is."""
+        if trouble != self._trouble:
+            with contextlib.suppress(OSError):  # a full disk
+                publisher_of(self.store).write_text(trouble, encoding="utf-8")
+        self._trouble = trouble
 
     def _close(self, run: "Run") -> None:
         """Delete the journal of a run that MLflow has, or, if its training run may be resumed, note that in it."""
@@ -172,7 +175,6 @@ class Publisher:
             journal.close()
         else:
             run.path.unlink(missing_ok=True)
-        publisher_of(run.path).unlink(missing_ok=True)
         del self.runs[run.path]
 
     def _sample(self) -> dict[str, float]:
@@ -194,32 +196,31 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    match sys.argv[1:]:
-        case ["--serve"]:
-            publisher = Publisher(serves=True)
-            lives = True
-            while lives:
-                with serving(publisher.store).open("a") as lock:
-                    if not taken(lock.fileno()):
-                        return  # another one serves
-                    publisher.serve()
-                # A stage that has begun in this moment has seen the lock, and started no other publisher.
-                lives, _ = publisher.round()
-        case ["--follow", key]:
-            publisher = Publisher(key)
-            # The pipeline waits for this line: what a person has to mend first, empty if nothing.
-            from tasks.tracking.run import connect
+    pipeline = None if sys.argv[1:] == ["--serve"] else "".join(sys.argv[2:])
+    connection = None
+    if pipeline:
+        # The pipeline waits for this line: what a person has to mend first, empty if nothing.
+        from tasks.tracking.run import connect
 
-            try:
-                publisher.connection = connect()
-            except UserError as error:
-                sys.exit(print(error))
-            except Exception:  # noqa: BLE001 it is told when there is something to send
-                pass
-            print(flush=True)
-            publisher.serve()
-        case _:
-            Publisher().serve()
+        try:
+            connection = connect()
+        except UserError as error:
+            sys.exit(print(error))
+        except Exception:  # noqa: BLE001 it is told when there is something to send
+            pass
+        print(flush=True)
+    publisher = Publisher(stores.named(*stores.address()), pipeline, connection)
+    JOURNALS.mkdir(parents=True, exist_ok=True)
+    again = True
+    while again:
+        with publisher_of(publisher.store).open("a") as lock:
+            while not taken(lock.fileno()):  # another one publishes what there is
+                if not pipeline or not publisher.needed():
+                    return
+            lock.truncate(0)  # what a killed one had to say
+            sent = publisher.serve()
+        # A stage that has begun in this moment has seen the lock, and started no other publisher.
+        again = sent and publisher.needed()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A run on its way from its journal to MLflow, and how its experiment looks there. Used by the publisher, which imports
 it when there is a run to publish.
 
-``Run.publish`` is idempotent: MLflow keeps a point of the same name, value, time and step once, a run is found by the
-key of its journal and a checkpoint by its digest. So whatever failed is repeated, in a new process from the beginning.
+``Run.publish`` is idempotent: MLflow keeps a point of the same name, value, time and step once, and a run is found by
+the key of its journal. So whatever failed is repeated, in a new process from the beginning.
 
 An experiment has a note that says what to look at, and views with the columns that matter. The default view shows
 MLflow's own columns and cannot be configured: the UI keeps it in the browser. What can be set are saved views (MLflow
@@ -14,29 +14,26 @@ import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import mlflow
 import mlflow.store.db.utils
 import psutil
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from plm_core.config import UserError
 from plm_core.files import atomic_text
-from plm_core.shared import paths
-from plm_core.shared.journal import messages, milliseconds
-from plm_core.shared.stores import BY_JOURNAL, NOTE, alone, artifacts_of, experiment_tags, require_active, shown
+from plm_core.shared import paths, stores
+from plm_core.shared.journal import JOURNAL_TAG, messages, milliseconds
+from plm_core.shared.stores import BY_JOURNAL, NOTE, alone, shown
 from plm_core.templates import render
 from tasks.settings import params
-from tasks.tracking.client import address, one_line, warn
+from tasks.tracking.client import one_line, warn
 
 BATCH = 1000
 """Points in a request: MLflow's largest batch."""
-
-JOURNAL_TAG = "plm.journal"
-"""The tag of a run that holds the key of its journal."""
 
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE")
 """MLflow's errors that a retry would meet again."""
@@ -45,9 +42,8 @@ REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", 
 class Run:
     """One journal, and how far MLflow has it."""
 
-    def __init__(self, path: Path, lock: IO[str]) -> None:
-        """``lock`` is the file of its publisher, locked; it tells others what is wrong."""
-        self.path, self.lock = path, lock
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.id = ""
         """The run's id, once it exists."""
         self.offset = 0
@@ -57,8 +53,8 @@ class Run:
         """Its last message, if that says how the run ended."""
         self.due = 0.0
         """When it is published again, unless it has ended before."""
-        self.trouble = ""
-        """Why it could not be published the last time."""
+        self.failed = False
+        """Whether it could not be published the last time."""
         self._points: list[Metric] = []
         self._warned = False
 
@@ -66,15 +62,6 @@ class Run:
     def age_s(self) -> float:
         """Seconds since the run began."""
         return max(0.0, milliseconds() - self.opening.get("start_time", milliseconds())) / 1000
-
-    def note(self, trouble: str) -> None:
-        """Note why it could not be published, "" if it was."""
-        if trouble != self.trouble:
-            with contextlib.suppress(OSError):  # a full disk: what is wrong is not known
-                self.lock.truncate(0)
-                self.lock.write(trouble)
-                self.lock.flush()
-        self.trouble = trouble
 
     def publish(self, client: MlflowClient, experiment: str, living: bool, system: Mapping[str, float]) -> None:
         """Send what MLflow does not have yet, and the status of a run that has ended.
@@ -85,26 +72,18 @@ class Run:
         self._points = []
         end = self.offset
         damaged = 0
-        try:
-            for message, end in messages(self.path, self.offset):
-                self._take(message)
-                damaged += message["kind"] == "damaged"
-                if len(self._points) >= BATCH:
-                    self._deliver(end)
-            if self.opening.get("tags", {}).get("plm.host") == socket.gethostname():
-                now = milliseconds()
-                self._points += [
-                    Metric(f"system/{name}", value, now, int(self.age_s)) for name, value in system.items()
-                ]
-            self._deliver(end)
-            if not living and self.id:
-                ending = self.end or {"status": "KILLED", "time": self.path.stat().st_mtime_ns // 1_000_000}
-                self._take(ending | {"kind": "status"})
-        except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                self.id = ""  # a new database gets the journal from its beginning
-                self.offset = 0
-            raise
+        for message, end in messages(self.path, self.offset):
+            self._take(message)
+            damaged += message["kind"] == "damaged"
+            if len(self._points) >= BATCH:
+                self._deliver(end)
+        if self.opening.get("tags", {}).get("plm.host") == socket.gethostname():
+            now = milliseconds()
+            self._points += [Metric(f"system/{name}", value, now, int(self.age_s)) for name, value in system.items()]
+        self._deliver(end)
+        if not living and self.id:
+            ending = self.end or {"status": "KILLED", "time": self.path.stat().st_mtime_ns // 1_000_000}
+            self._take(ending | {"kind": "status"})
         if damaged:
             warn(f"{self.path}: {damaged} damaged lines are left out")
 
@@ -126,9 +105,7 @@ class Run:
                             page = page_of(self.client, self.experiment, self.id)
                             atomic_text(paths.RUN_LINKS / f"{message['name']}.txt", f"{page}\n")
                 case "metrics":
-                    model = self._model(message["digest"], message.get("path")) if "digest" in message else None
-                    points = message["points"]
-                    self._points += [Metric(name, value, when, step, model) for name, value, when, step in points]
+                    self._points += [Metric(name, value, when, step) for name, value, when, step in message["points"]]
                 case "tags":
                     self._log("tags", [RunTag(name, value) for name, value in message["tags"].items()])
                 case "end":
@@ -190,25 +167,6 @@ class Run:
         found = self.client.search_runs([self.experiment], f"tags.`{JOURNAL_TAG}` = '{key}'", max_results=1)
         return found[0].info.run_id if found else ""
 
-    def _model(self, digest: str, path: str | None) -> str | None:
-        """The LoggedModel of a checkpoint. With its path it is made if there is none, and becomes an output of the
-        run."""
-        found = self.client.search_logged_models(
-            [self.experiment],
-            filter_string=f"tags.`checkpoint.sha256` = '{digest}'",
-            order_by=[{"field_name": "creation_time", "ascending": False}],
-            max_results=1,
-        )
-        model: str | None = found[0].model_id if found else None
-        if path:
-            if model is None:
-                tags = {"checkpoint.sha256": digest, "checkpoint.path": path}
-                name = Path(path).name
-                made = mlflow.create_external_model(name, self._existing(), tags, experiment_id=self.experiment)
-                model = str(made.model_id)
-            self.client.log_outputs(self._existing(), [LoggedModelOutput(model, step=0)])
-        return model
-
 
 def datasets(inputs: Mapping[str, str]) -> list[DatasetInput]:
     """Files and folders by path, with their sha256, as a run's datasets; the context says which part of the data:
@@ -246,19 +204,14 @@ def connect() -> tuple[MlflowClient, str]:
 
         SqlAlchemyStore(uri, artifacts)
 
-    uri, name = address()
+    uri, name = stores.address()
     # A database that does not answer would otherwise be tried for 100 s.
     mlflow.store.db.utils.MAX_RETRY_COUNT = 2
     mlflow.set_tracking_uri(uri)
     with alone(uri, create):
         client = MlflowClient()
-        found = client.get_experiment_by_name(name)
-        require_active(found, uri)
         # On a server another checkout may be faster: this fails then, and finds it the next time.
-        experiment = (
-            found.experiment_id if found else client.create_experiment(name, artifacts_of(uri), experiment_tags(uri))
-        )
-        present = found.tags if found else {}
+        experiment, present = stores.experiment(client, uri, name)
         views = _views()
         wanted = {f"mlflow.sharedViewState.{name}": view.tag() for name, view in views.items()}
         if NOTE not in present:  # a person may have written another one

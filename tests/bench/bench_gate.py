@@ -76,7 +76,7 @@ def answers(rng, task, asked, gain, seeds):
 
 
 def table(task, found):
-    examples = frozenset((str(i), "", "", "") for i in range(len(found.labels)))
+    examples = tuple((str(i), "", "", "") for i in range(len(found.labels)))
     return Table(examples, f"{task}/score", score_by_subset(found)[""], found)
 
 

@@ -109,6 +109,8 @@ class Size:
     """Of the learning."""
     learned: dict[str, Any]
     learned_rows: int
+    texts: int | None = None
+    """So many are read and measured on; None for all."""
 
 
 REAL = Size(
@@ -135,6 +137,7 @@ TINY = Size(
     minutes=0.05,
     learned={"context": 32, "layers": 1, "heads": 2, "width": 16, "dropout": 0.1, "initializer_range": 0.03},
     learned_rows=4,
+    texts=9,
 )
 
 
@@ -467,7 +470,7 @@ def learning(size: Size, wikitext: Path | None) -> list[dict[str, Any]]:
     device = prepare(deterministic=False)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_stores(*texts_of(wikitext), folder, size.vocabulary)
+        write_stores(*(texts[: size.texts] for texts in texts_of(wikitext)), folder, size.vocabulary)
         train_set, valid_set = (TokenStore(folder / split) for split in ("train", "valid"))
         entry, objective = MODELS["gpt"], build_objective({"name": "causal"}, "objective")
         config = entry.config(**size.learned, vocab_size=size.vocabulary)

@@ -104,11 +104,6 @@ def test_the_weights_are_those_that_attention_multiplies_values_with(kind):
     torch.testing.assert_close(weights(q, k, v, **more) @ v, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_more_than_one_row_is_refused(models, ids):
-    with pytest.raises(ValueError, match=r"^ids: 2 rows; expected 1"):
-        attention_maps(models["gpt"], ids.expand(2, T), input_format_of("causal"))
-
-
 @pytest.mark.parametrize(("name", "objective"), [("gpt", "causal"), ("bert", "masked")])
 @torch.no_grad()
 def test_the_maps_are_those_of_transformers(models, ids, name, objective):

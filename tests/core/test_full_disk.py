@@ -4,9 +4,6 @@ import contextlib
 import errno
 import json
 import resource
-import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ import torch
 from plm_core import checkpoint
 from plm_core.corpus.document import write_documents
 from plm_core.corpus.quarantine import Quarantined, quarantine_writer
-from plm_core.files import atomic_folder, atomic_text, scratch_folder
+from plm_core.files import atomic_folder, atomic_text
 from plm_core.text.store import write_store
 from plm_core.training.snapshot import NotSaved, Snapshots
 from tasks.runtime.evidence import write_sealed
@@ -68,12 +65,7 @@ def evidence(path, tokenizer, documents):
     write_sealed(path, ("id", "text"), ((d.id, d.text) for d in documents))
 
 
-def scratch(path, tokenizer, documents):
-    with scratch_folder(path) as folder:
-        (folder / "run").write_bytes(bytes(999))
-
-
-@pytest.mark.parametrize("write", [saved, tokens, table, quarantine, vocabulary, metrics, evidence, scratch])
+@pytest.mark.parametrize("write", [saved, tokens, table, quarantine, vocabulary, metrics, evidence])
 def test_a_full_disk_is_one_line_that_names_what_could_not_be_written(tmp_path, tokenizer, documents, write):
     path = tmp_path / "sub/x"
     write(path, tokenizer, documents)
@@ -100,32 +92,3 @@ def test_what_is_no_error_of_the_disk_keeps_its_words(tmp_path):
         with pytest.raises(type(error)) as told, atomic_folder(tmp_path / "x"):
             raise error
         assert told.value is error
-
-
-SMALL_DISK = """
-mount -t tmpfs -o size=200k none {disk} || exit 77
-{python} -c '
-import sys
-from pathlib import Path
-import torch
-from plm_core import checkpoint
-from plm_core.files import atomic_folder
-from safetensors.torch import save_file
-try:
-    with atomic_folder(Path("{disk}/x")) as folder:
-        save_file({{"weight": torch.ones(99, 999)}}, folder / "w")
-except OSError as error:
-    print(error)
-'
-"""
-
-
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="a disk of one's own is mounted by unshare")
-def test_a_disk_that_is_really_full_is_told_in_the_same_way(tmp_path, project):
-    script = SMALL_DISK.format(disk=tmp_path, python=sys.executable)
-    command = ["unshare", "--mount", "--map-root-user", "bash", "-c", script]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
-    if done.returncode == 77 or "unshare:" in done.stderr:
-        pytest.skip(f"no disk may be mounted here: {done.stderr}")
-    assert done.stdout == f"[Errno 28] No space left on device: '{tmp_path}/x'\n", done.stderr
-    assert not list(tmp_path.iterdir())

@@ -94,10 +94,9 @@ def register(root, content, *, version=True, hours_ago=2):
 
 def judge(root, number, action="promoted"):
     """A decision that is carried out like the gate's."""
-    verdict = "refused" if action == "refused" else "passed"
+    gate = {"passed": action != "refused", "champion": None, "table": []}
     with registry.opened(root) as opened:
-        champion = opened.alias("champion")
-        opened.commit(Decision(action, number, champion or "", ["because"], verdict), champion)
+        opened.commit(Decision(action, number, opened.alias("champion") or "", ["because"], gate))
 
 
 def project(root, database):

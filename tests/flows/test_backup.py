@@ -64,7 +64,7 @@ def champion(root, number):
         if number == "1":
             opened.client.create_registered_model("plm")
         opened.client.create_model_version("plm", opened.client.get_run(run).info.artifact_uri, run)
-        opened.commit(Decision("promoted", number, "", ["first"]), opened.alias("champion"))
+        opened.commit(Decision("promoted", number, opened.alias("champion") or "", ["first"]))
 
 
 def champions(root):

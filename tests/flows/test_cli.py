@@ -16,6 +16,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import typer
+from registries import PARAMS
+from registries import project as with_store
 from toys import alive, free_port, plm, wait_for
 
 from flows import cli, supervisor
@@ -32,15 +34,8 @@ def project(toy, empty_store):
         "stages:\n"
         "  first:\n    cmd: echo a > a\n    outs: [a]\n"
         "  second:\n    cmd: cat a > b\n    deps: [a]\n    outs: [b]\n",
-        params_yaml=(
-            "tracking: {uri: 'sqlite:///store/mlflow.db', experiment: plm}\n"
-            "promotion:\n  registered_model: plm\n  primary: bits_per_byte\n  alpha: 0.05\n  margin: 0.0\n"
-            "  metrics:\n    bits_per_byte: {direction: lower, tolerance: 0.0}\n"
-        ),
     )
-    (root / "store").mkdir()
-    shutil.copy(empty_store, root / "store/mlflow.db")
-    return root
+    return with_store(root, empty_store)
 
 
 def test_help_of_every_command_imports_nothing_heavy():
@@ -236,10 +231,7 @@ def test_init_looks_at_the_folder_from_where_plm_was_called(project):
 
 def test_the_address_of_a_server_is_shown_without_its_password(tmp_path, monkeypatch, capsys):
     (tmp_path / "dvc.yaml").touch()
-    (tmp_path / "params.yaml").write_text(
-        "tracking: {uri: 'sqlite:///a.db', experiment: plm}\n"
-        "promotion: {registered_model: plm, primary: x, alpha: 1, margin: 0, metrics: {}}\n"
-    )
+    (tmp_path / "params.yaml").write_text(PARAMS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://bot:s3cret@example.org")
     cli.ui("mlflow")

@@ -243,26 +243,6 @@ def test_a_last_run_that_was_killed_is_made_up_for_unless_one_waits(tmp_path, on
     assert capsys.readouterr().out == "the run that began at 1970-01-01 00:00 UTC was killed: it is made up for now\n"
 
 
-def test_when_the_next_run_is_due(on_server):
-    from prefect.client.schemas.schedules import CronSchedule
-
-    moment = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
-    known = CronSchedule(cron="0 3 * * *", timezone="UTC")
-    assert prefects.next_run(known, moment) == (moment + timedelta(days=1)).timestamp()
-    assert prefects.next_run(known, moment - timedelta(minutes=1)) == moment.timestamp()
-
-
-def test_a_run_that_is_due_while_another_is_at_work_is_skipped_without_alarm(toy, on_server):
-    from flows import flow
-
-    root = toy("stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n")
-    with checkout.only_one(root, pipeline=True):
-        state = flow.plm(str(root), return_state=True)
-    assert (state.type, state.name) == ("COMPLETED", "Skipped")
-    assert f"another pipeline (process {os.getpid()}) runs in {root}" in state.message
-    assert not (root / "out.txt").exists()
-
-
 def _cancel(run_id) -> None:
     from prefect.client.orchestration import get_client
     from prefect.states import Cancelling
@@ -283,15 +263,6 @@ def _deploy_to_pool(root: Path) -> None:
     _prefect("work-pool", "create", "plm", "--type", "process", "--overwrite")
     env = {"PYTHONPATH": str(REPOSITORY), "PWD": str(root)}
     _prefect("deploy", "--all", "--prefect-file", "infra/work-pools/process.yaml", **env)
-
-
-@pytest.mark.slow
-def test_the_work_pool_deployment_is_run_by_a_worker(toy, on_server):
-    root = toy("stages:\n  s: {cmd: echo x > out.txt, deps: [code.py], outs: [out.txt]}\n", code_py="1")
-    _deploy_to_pool(root)
-    _prefect("deployment", "run", "plm/nightly")
-    with _process(WORKER, PREFECT_WORKER_QUERY_SECONDS="1"):
-        wait_for((root / "dvc.lock").exists)
 
 
 def _systemd_stops(worker: "subprocess.Popen[bytes]") -> None:

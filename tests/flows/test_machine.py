@@ -25,16 +25,6 @@ GPUS = Stage("gpus", gpu="all", cores="all")
 A, B, C = (f"GPU-{letter}-{uuid.uuid4()}" for letter in "abc")  # claims hold on the whole machine
 
 
-def test_a_stage_waits_until_its_cores_are_free():
-    shared = Machine(2)
-    order: list[str] = []
-    with shared.acquire(ONE):
-        waiting = _later(shared, ALL, order)
-        assert order == []
-    waiting.join()
-    assert order == ["all"]
-
-
 def test_first_come_first_served_so_that_small_stages_do_not_starve_a_large_one():
     shared = Machine(2)
     order: list[str] = []

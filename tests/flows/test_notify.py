@@ -86,14 +86,6 @@ def test_a_sender_that_breaks_off_is_told_without_its_words(tmp_path, addresses,
     assert capfd.readouterr().err.endswith("PLM_NOTIFY_URLS: apprise failed with ValueError\n")
 
 
-def test_a_variable_without_an_address_is_told(tmp_path, addresses, capfd):
-    addresses(SECRET)
-    notify.tell(tmp_path, "disk", "The disk is full.")
-    err = capfd.readouterr().err
-    assert "PLM_NOTIFY_URLS: " in err
-    assert SECRET not in err
-
-
 def test_one_who_does_not_answer_does_not_hold_the_pipeline(tmp_path, addresses, capfd, monkeypatch):
     monkeypatch.setattr(notify, "LIMIT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:

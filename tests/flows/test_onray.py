@@ -1,7 +1,6 @@
 """Stages on the nodes of a real Ray cluster: as here, whatever dies. It needs the extra ``cluster``."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from importlib.util import find_spec
 
 import psutil
 import pytest
+from registries import PARAMS
 from toys import alive, pids, wait_for
 
 from flows import supervisor
@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="the extra cluster is not installed (make cluster)"),
 ]
 
-SETTINGS = "tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n"
 SAVES = """
 import os, pathlib, signal, sys, time
 
@@ -86,9 +85,9 @@ def start(begin):
 def pipeline(begin):
     """Starts a checkout's pipeline on the cluster."""
 
-    def run(root, nodes=1):
+    def run(root):
         command = [sys.executable, "-m", "flows.cli", "run"]
-        return begin(root, command, PLM_CLUSTER="ray", PLM_CORES="1", PLM_NODES=str(nodes))
+        return begin(root, command, PLM_CLUSTER="ray", PLM_CORES="1")
 
     return run
 
@@ -166,31 +165,6 @@ def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
     assert late.returncode == INTERRUPTED
 
 
-TOGETHER = """
-import sys, time
-from pathlib import Path
-from tasks.runtime.launch import ask_for_help
-
-Path("begun").touch()
-for _ in range(80):  # or until the other one has begun, if it can
-    if len(list(Path.cwd().parent.glob("*/begun"))) == 2:
-        break
-    time.sleep(0.1)
-ask_for_help([sys.executable, "-c", "open('helped', 'w')"])
-while not Path("helped").exists():
-    time.sleep(0.1)
-"""
-
-
-def test_pipelines_that_need_both_nodes_do_not_wait_for_each_other(cluster, toy, tmp_path, pipeline):
-    graph = "stages:\n  one:\n    cmd: python make.py\n    meta: {nodes: together}\n"
-    roots = [toy(graph, params_yaml=SETTINGS, make_py=TOGETHER), tmp_path / "other"]
-    shutil.copytree(roots[0], roots[1])
-    pipelines = [pipeline(root, nodes=2) for root in roots]
-    said = [each.communicate()[0] for each in pipelines]
-    assert [each.returncode for each in pipelines] == [0, 0], said
-
-
 def test_a_node_that_dies_is_tried_again_on_another(cluster, toy, pipeline):
     """The stage's first try takes its node with it."""
     root = toy(
@@ -212,7 +186,7 @@ if not pathlib.Path("pid").exists():
     time.sleep(900)
 pathlib.Path("out.txt").write_text("made")
 """,
-        params_yaml=SETTINGS,
+        params_yaml=PARAMS,
     )
     process = pipeline(root)
     (pid,) = pids(root / "pid", 1)

@@ -1,7 +1,6 @@
 """The pipeline's own run: a parent for its stages, closed truthfully, and never in the way."""
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -10,26 +9,20 @@ import sys
 import mlflow
 import pytest
 from mlflows import publishers_of
+from registries import PARAMS, project
 from toys import wait_for
 
 from flows import pipeline, registry
 from flows.outcome import UserError
-from flows.tracking import pipeline_run, send_leftovers
+from flows.tracking import pipeline_run
 from plm_core.shared import stores
-
-PARAMS = """tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}
-promotion: {registered_model: plm}
-"""
 
 
 @pytest.fixture
 def root(tmp_path, monkeypatch, empty_store):
     for name in ("MLFLOW_TRACKING_URI", "PLM_TRACKING"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "params.yaml").write_text(PARAMS)
-    (tmp_path / "artifacts/mlflow").mkdir(parents=True)
-    shutil.copy(empty_store, tmp_path / "artifacts/mlflow/mlflow.db")
-    return tmp_path
+    return project(tmp_path, empty_store)
 
 
 def runs(root):
@@ -83,26 +76,6 @@ from tasks.tracking.client import tracked
 with tracked("stage", {}, {}) as t:
     t.log({"loss": 0.5}, 1)
 """
-
-
-@pytest.mark.slow
-def test_the_runs_of_an_outage_are_made_later_the_parent_first(root, monkeypatch, capfd):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with pipeline_run(root) as parent:
-        assert parent.startswith("journal:")
-        monkeypatch.setenv("PLM_PARENT_RUN_ID", parent)
-        subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True)
-    out = capfd.readouterr().err
-    assert "warning: MLflow: MlflowException: API request to http://127.0.0.1:9" in out
-    assert "and the next stage or `plm run` sends it" in out
-    assert out.count("\n") == 2
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    send_leftovers(root)
-    assert capfd.readouterr().err == ""
-    found = {run.info.run_name: run for run in runs(root).values()}
-    assert {name: run.info.status for name, run in found.items()} == {"pipeline": "FINISHED", "stage": "FINISHED"}
-    assert found["stage"].data.tags["mlflow.parentRunId"] == found["pipeline"].info.run_id
-    assert not list((root / "artifacts/journals").glob("*.jsonl"))
 
 
 def refused(root):

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from registries import PARAMS
 from toys import alive, pids, wait_for
 
 from flows import placement
@@ -78,16 +79,19 @@ def test_a_stage_that_can_use_nodes_gets_whole_ones(monkeypatch):
         placement.detect()
 
 
-@pytest.mark.parametrize("given", ["env {nodes}", "env {", "env '", "env {0}"])
-def test_what_is_no_launcher_is_one_line(monkeypatch, given):
+EXPECTED = r".*; expected `ray`, or a command such as `srun --cpus"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        *((given, EXPECTED) for given in ("env {nodes}", "env {", "env '", "env {0}")),
+        ("srnu -n1", "'srnu -n1': no program 'srnu' on the PATH"),
+    ],
+)
+def test_what_is_no_launcher_is_one_line(monkeypatch, given, said):
     monkeypatch.setenv("PLM_CLUSTER", given)
-    with pytest.raises(UserError, match=r"PLM_CLUSTER: .*; expected `ray`, or a command such as `srun --cpus"):
-        placement.detect()
-
-
-def test_a_launcher_that_is_not_there_is_one_line(monkeypatch):
-    monkeypatch.setenv("PLM_CLUSTER", "srnu -n1")
-    with pytest.raises(UserError, match=r"PLM_CLUSTER: 'srnu -n1': no program 'srnu' on the PATH"):
+    with pytest.raises(UserError, match=f"PLM_CLUSTER: {said}"):
         placement.detect()
 
 
@@ -104,7 +108,7 @@ stages:
     cmd: cat one.txt; echo "error is here"; exit 9
     deps: [one.txt]
 """,
-        params_yaml="tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n",
+        params_yaml=PARAMS,
     )
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli", "run"],

@@ -18,7 +18,7 @@ import pytest
 from registries import PARAMS, project, register
 from toys import free_port, pids, start_server, wait_for
 
-from flows import checkout, doctor, flow, prefects, registry, server
+from flows import checkout, doctor, flow, nights, prefects, registry, server
 from flows.health import finding
 from flows.health.schedule import old_runs, schedule
 from flows.outcome import UserError
@@ -56,30 +56,25 @@ def looked(root):
 
 
 def test_a_run_that_is_overdue_is_found_and_one_that_is_to_come_is_told(tmp_path, deployed):
-    from prefect.states import Completed, Scheduled
+    from prefect.states import Scheduled
 
     _, run = deployed
     now = datetime.now(UTC)
     tomorrow = now + timedelta(days=1)
     assert looked(tmp_path)[0] == ["no run is scheduled"]
-    run(Completed())
     run(Scheduled(scheduled_time=tomorrow))
-    findings, (note,), unseen = looked(tmp_path)
-    assert (findings, unseen) == ([], {})
-    assert note.startswith(f"schedule: {tmp_path.name} last completed ")
-    assert note.endswith(f", next {tomorrow:%Y-%m-%d %H:%M} UTC")
+    assert looked(tmp_path) == ([], [f"schedule: {tmp_path.name} runs next {tomorrow:%Y-%m-%d %H:%M} UTC"], {})
     late = now - timedelta(hours=1)
     run(Scheduled(scheduled_time=late))
     assert looked(tmp_path)[0] == [f"a run has been due since {late:%Y-%m-%d %H:%M} UTC and has not begun"]
 
 
 def test_a_schedule_that_is_paused_and_a_last_run_that_failed_are_found(tmp_path, deployed, client):
-    from prefect.states import Failed
-
-    made, run = deployed
-    run(Failed(message="clean: no room\nmore"))
-    client.pause_deployment(made)
-    assert looked(tmp_path)[0] == ["the schedule is paused", "its last run failed: clean: no room"]
+    nights.change(tmp_path, begun=1.0, ended=2.0, error="clean: no room")
+    client.pause_deployment(deployed[0])
+    assert looked(tmp_path)[0] == ["the schedule is paused", "the last run failed: clean: no room"]
+    nights.change(tmp_path, ended=None)  # it is at work, or was killed
+    assert looked(tmp_path)[0] == ["the schedule is paused"]
 
 
 def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_path, on_server, monkeypatch):

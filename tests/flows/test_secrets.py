@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 from ears import told, webhook
+from registries import PARAMS
 from toys import plm
 
 SECRET = "T0psecretPath"
 
-PARAMS = """
-tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}
+NOTIFY = """
 notify: {urls_from: WHERE_TO, events: [failure, disk]}
-promotion: {registered_model: plm, primary: score, alpha: 0.05, margin: 0.01, metrics: {}}
 """
 
 LEAKS = """
@@ -35,7 +34,7 @@ def holding(folder: Path) -> list[Path]:
 def test_a_planted_address_is_in_no_output(toy, on_server, hook, prefect_home):
     root = toy(
         "stages:\n  s: {cmd: python code.py, outs: [out.txt]}\n",
-        params_yaml=PARAMS,
+        params_yaml=PARAMS + NOTIFY,
         code_py=LEAKS,
     )
     addresses = f"{webhook(hook, SECRET)} {webhook(hook, f'broken/{SECRET}')} nonsense://{SECRET}"

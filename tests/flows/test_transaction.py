@@ -9,14 +9,11 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import mlflow
 import pytest
-from registries import PARAMS
+from registries import project
 from rounds import few, many
 
 from flows import promotion, registry, standing
@@ -24,6 +21,7 @@ from flows.judging import about
 from flows.ledger import Decision
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
+from plm_core.shared.files import locked
 
 STAGES = [
     Stage(
@@ -36,6 +34,7 @@ STAGES = [
 ACTS = {
     "register": lambda root: promotion.register(root, STAGES, None),
     "promote": lambda root: promotion.promote(root, "1", "I know better", force=True),
+    "roll back": lambda root: promotion.rollback(root, "bad answers"),
 }
 
 
@@ -76,7 +75,7 @@ def faults(at=None, end=None, after=False):
         yield
 
 
-def trial(process, model, new, untried):
+def trial(root, opened, new, untried):
     """Stands for the process that logs and tries models: here each is a version without files."""
     numbers = [*untried]
     client = mlflow.MlflowClient()
@@ -90,7 +89,6 @@ def trial(process, model, new, untried):
 
 def stand_ins(patch):
     """A trial that takes no time, and a gate that passes whatever is newer."""
-    patch.setattr(promotion, "packager", contextlib.nullcontext)
     patch.setattr(promotion, "package", trial)
     patch.setattr(promotion, "judge", newer_is_better)
 
@@ -100,8 +98,7 @@ def root(tmp_path, monkeypatch, empty_store):
     """A repository's folder with two checkpoints and an empty registry."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text(PARAMS)
-    fresh(tmp_path, empty_store)
+    project(tmp_path, empty_store)
     for stage in STAGES:
         (tmp_path / stage.outs[0]).parent.mkdir(parents=True)
         (tmp_path / stage.outs[0]).touch()
@@ -110,12 +107,6 @@ def root(tmp_path, monkeypatch, empty_store):
         (tmp_path / name / "SHA256SUMS").write_text(name)
     stand_ins(monkeypatch)
     return tmp_path
-
-
-def fresh(root, database):
-    (root / "artifacts/mlflow").mkdir(parents=True, exist_ok=True)
-    shutil.copy(database, root / "artifacts/mlflow/mlflow.db")
-    shutil.rmtree(root / "artifacts/mlflow/artifacts", ignore_errors=True)
 
 
 def newer_is_better(root, opened, challenger, champion):
@@ -162,8 +153,9 @@ def killed(root, act, at, after):
 @pytest.mark.parametrize(
     ("act", "decisions"),
     [
-        ("register", [("promoted", "1", ""), ("promoted", "2", "1")]),
-        ("promote", [("promoted", "1", ""), ("promoted", "2", "1"), ("promoted by hand", "1", "2")]),
+        ("register", []),
+        ("promote", [("promoted by hand", "1", "2")]),
+        ("roll back", [("rolled back to", "1", "2")]),
     ],
 )
 def test_whatever_call_is_the_last_the_next_process_ends_as_if_nothing_had_been(
@@ -172,14 +164,14 @@ def test_whatever_call_is_the_last_the_next_process_ends_as_if_nothing_had_been(
     """Killed by SIGKILL or left by the server, before or after each of its calls to MLflow, or at some."""
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["mlflow.store.tracking.sqlalchemy_store", "flows.promotion"])
-    if act == "promote":
+    if act != "register":
         ACTS["register"](root)
     prepared = shutil.copy(root / "artifacts/mlflow/mlflow.db", root / "prepared.db")
     with faults():
         ACTS[act](root)
         calls = Faulty.calls
     expected = state(root)
-    assert expected[1] == decisions
+    assert expected[1] == [("promoted", "1", ""), ("promoted", "2", "1"), *decisions]
     ends = [(kill, after) for kill in (True, False) for after in (False, True)]
     for number, at in enumerate(range(0, calls, every)):
         for kill, after in ends if every == 1 else [ends[number % 4]]:
@@ -197,65 +189,61 @@ def test_whatever_call_is_the_last_the_next_process_ends_as_if_nothing_had_been(
             assert state(root) == expected, f"call {at}"
 
 
-def test_a_rollback_that_died_is_carried_through_once(root, monkeypatch):
+def test_what_a_dead_process_began_is_completed_unless_it_cannot_be(root, capsys):
     promotion.register(root, STAGES, None)
     with registry.opened(root) as opened:
-        run = opened.ledger.begin(Decision("rolled back to", "1", "2", ["bad"]))
-    assert standing.registry_status(root)["unsettled"]
-    with pytest.raises(RegistryError, match="version 1 is the champion, and there was none before it"):
-        promotion.rollback(root, "bad")
-    assert state(root)[1][2:] == [("rolled back to", "1", "2")]
-    assert not standing.registry_status(root)["unsettled"]
-    assert mlflow.MlflowClient(f"sqlite:///{root}/artifacts/mlflow/mlflow.db").get_run(run).info.status == "FINISHED"
-
-
-def test_a_decision_whose_champion_has_gone_on_is_taken_back(root, capsys):
-    promotion.register(root, STAGES, None)
-    with registry.opened(root) as opened:
-        opened.ledger.begin(Decision("promoted", "1", "7", ["it was better than 7"]))
-        opened.ledger.begin(Decision("refused", "9", "2", ["of a version that was deleted"], "refused"))
+        for decision in (
+            Decision("refused", "1", "2", ["it was worse than 2"]),
+            Decision("promoted", "1", "7", ["it was better than 7"]),
+            Decision("refused", "9", "2", ["of a version that was deleted"]),
+        ):
+            opened.ledger.begin(decision)
         opened.client.create_run(opened.experiment("-decisions"), tags={"plm.registered_model": "plm"})
+    assert standing.registry_status(root)["unsettled"]
     promotion.register(root, STAGES, None)
+    assert not standing.registry_status(root)["unsettled"]
     assert state(root)[0]["2"][0] == ["champion"]
-    assert len(state(root)[1]) == 2
+    assert state(root)[1][2:] == [("refused", "1", "2")]
     said = capsys.readouterr().err
+    assert "a decision that was interrupted has been completed: version 1 refused" in said
     assert "a decision that was interrupted has been discarded: version 1 promoted" in said
     assert said.count("has been discarded") == 3
 
 
-def test_a_champion_that_is_moved_while_the_gate_works_is_not_taken_for_the_one_that_was_judged(root, monkeypatch):
+@pytest.mark.parametrize("act", ["register", "promote", "roll back"])
+def test_a_decision_against_a_champion_that_has_changed_meanwhile_is_not_carried_out(root, monkeypatch, act):
+    """It was changed by a process that died before it had carried that out: this is completed first."""
     promotion.register(root, STAGES, None)
-    judged = []
 
-    def slow_gate(*arguments):
-        if not judged:  # meanwhile a person rolls back
-            judged.append("")
-            promotion.rollback(root, "bad answers")
-        found = newer_is_better(*arguments)
-        judged.append(found["champion"])
-        return found
+    def meanwhile(work):
+        def slow(root, opened, *given):
+            if not any(run.data.params["reasons"] == "meanwhile" for run in opened.ledger.runs()):
+                made = opened.client.create_model_version("plm", "elsewhere").version
+                opened.ledger.begin(Decision("promoted by hand", str(made), "2", ["meanwhile"]))
+            return work(root, opened, *given)
 
-    (root / "b/SHA256SUMS").write_text("c")
-    monkeypatch.setattr(promotion, "judge", slow_gate)
-    *_, outcome = promotion.register(root, STAGES, None)
-    assert (outcome.action, outcome.reasons) == ("promoted", ["3 against 1"])
-    assert judged == ["", "2", "1"]
-    assert state(root)[1][2:] == [("rolled back to", "1", "2"), ("promoted", "3", "1")]
+        return slow
 
-
-def test_a_champion_that_is_always_another_one_is_given_up_with_words(root, monkeypatch):
-    promotion.register(root, STAGES, None)
-    monkeypatch.setattr(registry.Registry, "commit", _stale)
-    with pytest.raises(RegistryError, match="the champion changed during each of 5 comparisons; run again"):
-        promotion.promote(root, "1", "", force=True)
+    if act == "register":
+        (root / "b/SHA256SUMS").write_text("c")
+        monkeypatch.setattr(promotion, "judge", meanwhile(newer_is_better))
+    else:
+        monkeypatch.setattr(promotion, "package", meanwhile(trial))
+    with pytest.raises(RegistrationFailed, match=r"version . became the champion in the meantime; check `plm status`"):
+        ACTS[act](root)
+    (*_, last) = decisions = state(root)[1]
+    assert last[0] == "promoted by hand"
+    ACTS[act](root)  # against the new one
+    assert [decision[2] for decision in state(root)[1][len(decisions) :]] == [last[1]]
 
 
-def _stale(*_):
-    raise registry.StaleError
-
-
-@pytest.mark.parametrize(("version", "verdict"), [("1", "the gate would have refused"), ("3", "the gate agrees")])
-def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_back(root, capsys, version, verdict):
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [("1", "the gate would have refused"), ("3", "the gate agrees"), ("1", "the gate could not judge: no evidence")],
+)
+def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_back(
+    root, monkeypatch, capsys, version, verdict
+):
     promotion.register(root, STAGES, None)
     with registry.opened(root) as opened:
         opened.client.create_model_version("plm", "elsewhere", tags={"checkpoint.sha256": "hand made"})
@@ -265,6 +253,8 @@ def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_b
     status = standing.registry_status(root)
     assert status["unsettled"]
     assert f"somebody has made version {version} the champion" in status["notice"]
+    if "could not" in verdict:
+        monkeypatch.setattr(promotion, "judge", _cannot)
     promotion.register(root, STAGES, None)
     assert f"warning: plm: somebody made version {version} the champion" in (said := capsys.readouterr().err)
     assert verdict in said
@@ -276,16 +266,6 @@ def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_b
         with pytest.raises(RegistryError, match="there was none before it"):
             promotion.rollback(root, "no")
     assert not standing.registry_status(root)["unsettled"]
-
-
-def test_a_move_in_the_ui_that_the_gate_cannot_judge_is_kept_all_the_same(root, monkeypatch, capsys):
-    promotion.register(root, STAGES, None)
-    with registry.opened(root) as opened:
-        opened.client.set_registered_model_alias("plm", "champion", "1")
-    monkeypatch.setattr(promotion, "judge", _cannot)
-    promotion.register(root, STAGES, None)
-    assert state(root)[1][2:] == [("moved in the UI", "1", "2")]
-    assert "the gate could not judge: no evidence" in capsys.readouterr().err
 
 
 def _cannot(*_):
@@ -316,21 +296,6 @@ def test_a_rollback_loads_its_target_first(root, monkeypatch):
     assert state(root)[0]["2"][0] == ["champion"]
 
 
-def test_a_champion_that_comes_while_a_rollback_loads_its_target_stays(root, monkeypatch):
-    promotion.register(root, STAGES, None)
-
-    def meanwhile(*given):
-        monkeypatch.setattr(promotion, "package", trial)
-        (root / "b/SHA256SUMS").write_text("c")
-        promotion.register(root, STAGES, None)
-        return trial(*given)
-
-    monkeypatch.setattr(promotion, "package", meanwhile)
-    with pytest.raises(RegistryError, match="version 3 became the champion in the meantime; check `plm status`, then"):
-        promotion.rollback(root, "bad answers")
-    assert state(root)[0]["3"][0] == ["champion"]
-
-
 def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_next_time(root, monkeypatch, capsys):
     def gate(root, opened, challenger, champion):
         if challenger.tags["dvc.stage"] == "pretrain@a":
@@ -346,6 +311,29 @@ def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_
     assert "plm version 1 not judged: the gate cannot judge" in capsys.readouterr().out
     monkeypatch.setattr(promotion, "judge", newer_is_better)
     assert [outcome.action for outcome in promotion.register(root, STAGES, None)] == ["refused", "unchanged"]
+
+
+def test_what_becomes_of_a_model_is_heard_at_once_and_what_a_dead_server_interrupted_when_it_is_completed(
+    root, monkeypatch
+):
+    calls, heard = [], []
+
+    def describe(*given, **options):
+        calls.append(given)
+        if len(calls) == 2:
+            vanish()
+        return real(*given, **options)
+
+    real = mlflow.MlflowClient.update_model_version
+    monkeypatch.setattr(mlflow.MlflowClient, "update_model_version", describe)
+    with pytest.raises(RegistrationFailed):
+        promotion.register(root, STAGES, None, heard.append)
+    assert [(each.version, each.action) for each in heard] == [("1", "promoted")]
+    promotion.register(root, STAGES[1:], None, heard.append)
+    assert [(each.version, each.stage, each.action) for each in heard[1:]] == [
+        ("2", "pretrain@b", "promoted"),
+        ("2", "pretrain@b", "unchanged"),
+    ]
 
 
 def test_a_description_opens_with_the_person_who_overruled_the_gate(root):
@@ -369,36 +357,11 @@ def test_a_description_opens_with_the_person_who_overruled_the_gate(root):
         assert described("1").endswith("\n\nRefused by the gate")
 
 
-def test_what_becomes_of_a_model_is_heard_at_once_and_what_a_dead_server_interrupted_when_it_is_carried_through(
-    root, monkeypatch
-):
-    calls, heard = [], []
-
-    def describe(*given, **options):
-        calls.append(given)
-        if len(calls) == 2:
-            vanish()
-        return real(*given, **options)
-
-    real = mlflow.MlflowClient.update_model_version
-    monkeypatch.setattr(mlflow.MlflowClient, "update_model_version", describe)
-    with pytest.raises(RegistrationFailed):
-        promotion.register(root, STAGES, None, heard.append)
-    assert [(each.version, each.action) for each in heard] == [("1", "promoted")]
-    promotion.register(root, STAGES[1:], None, heard.append)
-    assert [(each.version, each.stage, each.action) for each in heard[1:]] == [
-        ("2", "pretrain@b", "promoted"),
-        ("2", "pretrain@b", "unchanged"),
-    ]
-
-
-@pytest.mark.parametrize("texts", [['[{"prompt": "The st'], ["[]", "[]"]])
-def test_samples_that_are_damaged_are_left_out_of_a_description_with_a_warning(root, capsys, texts):
+def test_samples_that_are_damaged_are_left_out_of_a_description_with_a_warning(root, capsys):
     promotion.register(root, STAGES[:1], None)
     with registry.opened(root) as opened:
         version = opened.get("1")
-        for number, text in enumerate(texts):
-            opened.client.log_text(version.run_id, text, f"samples/{number}.json")
+        opened.client.log_text(version.run_id, '[{"prompt": "The st', "samples/1.json")
         assert about(opened, version)["samples"] == []
     assert "warning: plm version 1: its samples are left out: " in capsys.readouterr().err
 
@@ -414,51 +377,17 @@ def test_the_run_of_a_registration_that_was_killed_ends(root):
         assert states == ["KILLED", "RUNNING", "RUNNING"]
 
 
-HOLDER = """
-import sys
-from types import SimpleNamespace
-from flows.registry import Registry
-with Registry.alone(SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=sys.argv[1]))):
-    print("held", flush=True); sys.stdin.read()
-"""
-
-
 @pytest.mark.parametrize("server", [False, True])
-def test_one_process_decides_at_a_time_and_who_waits_learns_who_holds_the_registry(tmp_path, monkeypatch, server):
-    """Of a server by a name in the kernel, whoever asks for it: a file could not be opened by the next user."""
-    uris = [f"https://{who}:secret@mlflow.test:{os.getpid()}" for who in ("me", "them")]
-    ours, theirs = uris if server else [f"sqlite:///{tmp_path}/mlflow.db"] * 2
-    registered = SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=ours))
-    command = [sys.executable, "-c", HOLDER, theirs]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
-    who = f"it is process {holder.pid} of .*python" if server else "`fuser .*` names it"
-    try:
-        assert holder.stdout.readline() == b"held\n"
-        monkeypatch.setattr(registry, "WAIT_S", 0.2)
-        said = rf"another process has held the registry for .* s; {who}"
-        with pytest.raises(RegistryError, match=said), registry.Registry.alone(registered):
-            pass
-        holder.send_signal(signal.SIGKILL)
-        monkeypatch.setattr(registry, "WAIT_S", 60)
-        with registry.Registry.alone(registered):
-            assert server == (not list(tmp_path.iterdir()))
-    finally:
-        holder.kill()
-        holder.communicate()
-
-
-def test_what_another_process_began_and_left_while_the_gate_worked_is_carried_through_first(root, monkeypatch):
-    promotion.register(root, STAGES, None)
-
-    def gate(root, opened, challenger, champion):
-        if champion.number == "2":
-            opened.ledger.begin(Decision("promoted by hand", "1", "2", ["and died"]))
-        return newer_is_better(root, opened, challenger, champion)
-
-    (root / "b/SHA256SUMS").write_text("c")
-    monkeypatch.setattr(promotion, "judge", gate)
-    assert promotion.register(root, STAGES, None)[-1].reasons == ["3 against 1"]
-    assert state(root)[1][2:] == [("promoted by hand", "1", "2"), ("promoted", "3", "1")]
+def test_one_process_of_a_machine_decides_at_a_time(tmp_path, server):
+    """On a server whoever asks for it: a file could not be opened by the next user."""
+    uri = "https://me:secret@mlflow.test" if server else f"sqlite:///{tmp_path}/mlflow.db"
+    place = registry.SERVERS if server else tmp_path / "mlflow.db.decisions.lock"
+    with (
+        registry.Registry.alone(SimpleNamespace(tracking=SimpleNamespace(uri=uri))),
+        pytest.raises(BlockingIOError),
+        locked(place, wait=False),
+    ):
+        pass
 
 
 def test_the_order_of_the_decisions_is_theirs_and_not_the_clock_s(root):
@@ -472,14 +401,14 @@ def test_the_order_of_the_decisions_is_theirs_and_not_the_clock_s(root):
 def test_the_other_versions_that_the_gate_refused_beside_a_champion_are_counted_once_each(root):
     promotion.register(root, STAGES, None)
     with registry.opened(root) as opened:
-        for decision in (
-            Decision("refused", "5", "2", ["worse"]),
-            Decision("refused", "5", "2", ["worse again"]),
-            Decision("refused", "6", "2", ["worse"]),
-            Decision("refused", "7", "1", ["beside another champion"]),
-            Decision("promoted by hand", "8", "2", ["better"]),
+        for action, version, champion in (
+            ("refused", "5", "2"),
+            ("refused", "5", "2"),
+            ("refused", "6", "2"),
+            ("refused", "7", "1"),
+            ("promoted by hand", "8", "2"),
         ):
-            opened.ledger.end(opened.ledger.begin(decision), carried_out=True)
+            opened.ledger.end(opened.ledger.begin(Decision(action, version, champion, [])), carried_out=True)
         opened.ledger.begin(Decision("refused", "9", "2", ["not carried through"]))
         assert [opened.ledger.asked("2", version) for version in ("5", "6", "8")] == [1, 1, 2]
         assert opened.ledger.asked("1", "9") == 1

@@ -46,6 +46,11 @@ def plm(root: Path, *words: str, before: Sequence[str] = (), **env: str) -> "sub
     return subprocess.run(command, cwd=root, env=os.environ | env, capture_output=True, text=True, check=False)
 
 
+def git(root: Path, *words: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a")
+    return subprocess.run(["git", *who, *words], cwd=root, capture_output=True, text=True, check=True).stdout
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -80,35 +80,31 @@ def test_two_stages_that_would_have_one_name_are_told(changed):
     changed.run("tasks.check")
 
 
-def test_a_model_that_cannot_be_built_is_told(changed):
-    changed.change(pretrain__gpt__model__heads=3)
-    assert lines(changed) == ["error: pretrain.gpt.model.heads: 3 does not divide width 16"]
+OBJECTIVE = "pretrain__gpt__objective"
+MODELS = [
+    ({"pretrain__gpt__model__heads": 3}, ["pretrain.gpt.model.heads: 3 does not divide width 16"]),
+    (
+        {OBJECTIVE: {"name": "masked"}},
+        ["pretrain.gpt.objective.name: masked cannot train architecture gpt", "fewshot.models: gpt is a masked model"],
+    ),
+    (
+        {OBJECTIVE: {"name": "causal", "streams": True}},
+        ["pretrain.gpt.objective.streams: True for a model with memory"],
+    ),
+    ({OBJECTIVE: {"name": "casual"}}, ["pretrain.gpt.objective.name: found "]),
+    ({OBJECTIVE: {}}, ["pretrain.gpt.objective.name: found "]),
+    (
+        {"pretrain__gpt__training__steps": "many", "pretrain__gpt__training__btach": 7, "finetune__dropout": True},
+        ["finetune.dropout: ", "pretrain.gpt.training.btach: ", "pretrain.gpt.training.steps: "],
+    ),
+]
 
 
-def test_an_objective_that_does_not_train_the_model_is_told(changed):
-    changed.change(pretrain__gpt__objective={"name": "masked"})
+@pytest.mark.parametrize(("changes", "messages"), MODELS)
+def test_each_problem_of_a_model_is_a_line(changed, changes, messages):
+    changed.change(**changes)
     found = lines(changed)
-    assert found[0].startswith("error: pretrain.gpt.objective.name: masked cannot train architecture gpt")
-    assert found[1].startswith("error: fewshot.models: gpt is a masked model")
-    changed.change(pretrain__gpt__objective={"name": "causal", "streams": True})
-    assert lines(changed)[0].startswith("error: pretrain.gpt.objective.streams: True for a model with memory None")
-
-
-@pytest.mark.parametrize("name", ["casual", ...])
-def test_an_objective_that_is_none_is_told_once(changed, name):
-    changed.change(pretrain__gpt__objective={"name": "causal"})
-    changed.change(pretrain__gpt__objective__name=name)
-    (line,) = lines(changed)
-    assert line.startswith("error: pretrain.gpt.objective.name: found ")
-
-
-def test_several_problems_of_one_section_are_all_told(changed):
-    changed.change(pretrain__gpt__training__steps="many", pretrain__gpt__training__btach=7, finetune__dropout=True)
-    assert [line.split(": ")[1] for line in lines(changed)] == [
-        "finetune.dropout",
-        "pretrain.gpt.training.btach",
-        "pretrain.gpt.training.steps",
-    ]
+    assert all(line.startswith(f"error: {message}") for line, message in zip(found, messages, strict=True))
 
 
 def test_the_manifest_of_a_hub_is_read(changed):

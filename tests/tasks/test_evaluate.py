@@ -10,10 +10,8 @@ import torch
 from projects import Project, source
 
 from plm_core import checkpoint
-from plm_core.config import UserError, from_dict
 from plm_core.corpus.document import write_documents
 from plm_core.evaluation.evidence import read_cost
-from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.text.special import PIECES
 
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
@@ -108,12 +106,6 @@ def test_a_text_to_be_filled_that_is_too_long_is_refused_before_anything_is_writ
     error = project.refused("tasks.evaluate", "bert")
     assert error.startswith("error: evaluate.cloze: '___ so so so")
     assert error.endswith("expected at most the model's context, 29")
-
-
-def test_a_text_without_a_blank_is_refused_by_its_dotted_name():
-    section = {"stride": 13, "prompts": [], "sampling": {}, "cloze": ["no blank"]}
-    with pytest.raises(UserError, match=r"^evaluate.cloze: 'no blank' has 0 blanks; expected exactly one ___"):
-        from_dict(EvaluateConfig, section, "evaluate")
 
 
 def test_without_prompts_the_held_out_documents_begin_the_samples(measured, tmp_path, documents):

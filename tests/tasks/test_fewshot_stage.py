@@ -92,11 +92,6 @@ OPTIONS = {"before-1865": "ba", "1865-1944": "bo"}
             "no {b}",
         ),
         (
-            {"prompts": {"next": {"template": "{a}", "options": {"other": "so", "next": "ba"}}}},
-            "fewshot.prompts.next.template: found '{a}'",
-            "expected {b}",
-        ),
-        (
             {"prompts": {"sotu-era": {"template": "{a}", "options": OPTIONS | {"from-1945": "ku " * 30 + "ku"}}}},
             "fewshot.tasks: sotu-era: the option 'ku ku",
             "expected at most 29, the model's context",

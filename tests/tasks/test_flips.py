@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.graph import Graph
 from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.evaluation.evidence import read_likelihood
@@ -115,19 +114,3 @@ def test_a_damaged_tokenizer_is_refused_with_its_checksums_and_is_no_traceback_w
             open_tokenizer(tmp_path / "x")
         with contextlib.suppress(UserError):
             open_tokenizer(tmp_path / "x" / tokenizer.file)
-
-
-@pytest.mark.parametrize("flips", [5, MANY])
-def test_a_flipped_bit_of_a_metrics_file_makes_its_stage_run_again(small, monkeypatch, table, flips):
-    """The files are read by people, by git and by the report, which runs when DVC has compared them with its lock."""
-    monkeypatch.chdir(small.root)
-    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(small.root / ".dvc-site"))
-    path = small.root / "artifacts/metrics/ingest-own.json"
-    whole = path.read_bytes()
-    graph = Graph(small.root)
-    assert not graph.reasons("ingest@own")
-    for turn in range(flips):
-        path.write_bytes(whole)
-        flipped(path, random.Random(turn))
-        assert graph.reasons("ingest@own"), turn
-    table("a bit flipped: metrics", flips, "each is noticed, and the stage runs again")

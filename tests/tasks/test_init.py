@@ -140,16 +140,3 @@ def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
         UserError, match=r"^sources\.my-texts: reads my texts already; expected a folder that is no source"
     ):
         init(folder, add=True, agreed=True)
-
-
-def test_one_large_text_is_divided(folder, capsys):
-    (folder / "input.txt").write_text("\n".join(f"{i} {SENTENCE}" for i in range(3000)))
-    init(folder, agreed=True)
-    assert params(folder)["sources"] == {"my-texts": {"reader": "folder", "input": "my texts", "split": 11}}
-    assert "137 documents" in capsys.readouterr().out
-
-
-def test_a_text_that_nothing_divides_is_refused_with_what_to_do(folder):
-    (folder / "input.txt").write_text(SENTENCE * 3000)
-    with pytest.raises(UserError, match=r"holds 1 documents; expected at least 20: .*`split` of its source divides it"):
-        init(folder, agreed=True)

@@ -22,15 +22,8 @@ if os.environ["RANK"] == "0":
     ("fails", "code", "said"),
     [
         ("sys.exit(2)", 2, ""),
-        pytest.param("sys.exit(75)", 75, "", marks=pytest.mark.slow),
         ("raise ArithmeticError", 1, ""),
         ("os.kill(os.getpid(), signal.SIGKILL)", 75, "interrupted: a process was killed by signal 9"),
-        pytest.param(
-            "os.kill(os.getpid(), signal.SIGTERM)",
-            75,
-            "interrupted: a process was killed by signal 15",
-            marks=pytest.mark.slow,
-        ),
     ],
 )
 def test_the_status_is_that_of_the_process_that_failed(tmp_path, project, fails, code, said):

@@ -4,34 +4,42 @@ import pytest
 
 from plm_core.config import UserError
 from plm_core.shared.limits import processes
-from tasks.settings.machine import pretraining_gpus, price
+from tasks.settings.machine import budget, pretraining_gpus, price
+
+READERS = {
+    "PLM_CORES": processes,
+    "PLM_GPUS": pretraining_gpus,
+    "PLM_RANKS": pretraining_gpus,
+    "PLM_PRICE_PER_HOUR": price,
+    "PLM_BUDGET": budget,
+}
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, None), ("0", 0.0), ("2.49", 2.49)])
-def test_the_price_of_an_hour(monkeypatch, value, expected):
-    monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
-    if value:
-        monkeypatch.setenv("PLM_PRICE_PER_HOUR", value)
-    assert price() == expected
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    for name in READERS:
+        monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("value", ["", "-1", "nan", "inf", "2,49"])
-def test_a_price_that_is_none_is_refused(monkeypatch, value):
-    monkeypatch.setenv("PLM_PRICE_PER_HOUR", value)
-    with pytest.raises(UserError) as caught:
-        price()
-    assert str(caught.value).startswith(f"PLM_PRICE_PER_HOUR: found {value!r}; expected a number from 0 upwards")
+@pytest.mark.parametrize("name", READERS)
+def test_a_number_is_read_and_anything_else_is_refused_by_name(monkeypatch, name):
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "2.49")
+    monkeypatch.setenv(name, "3")
+    assert READERS[name]() == 3
+    for value in ("", "abc", "-1", "2,49", "nan", "inf"):
+        monkeypatch.setenv(name, value)
+        with pytest.raises(UserError, match=rf"^{name}: found '{value}'; expected a number"):
+            READERS[name]()
 
 
-@pytest.mark.parametrize("value", ["", "abc", "0", "1.5"])
-@pytest.mark.parametrize(
-    ("name", "read"), [("CORES", processes), ("GPUS", pretraining_gpus), ("RANKS", pretraining_gpus)]
-)
-def test_a_number_that_is_none_is_refused_by_name(monkeypatch, name, read, value):
-    for known in ("CORES", "GPUS", "RANKS"):
-        monkeypatch.delenv(f"PLM_{known}", raising=False)
-    monkeypatch.setenv(f"PLM_{name}", "3")
-    assert read() == 3
-    monkeypatch.setenv(f"PLM_{name}", value)
-    with pytest.raises(UserError, match=rf"^PLM_{name}: found '{value}'; expected a number of \w+, 1 or more$"):
-        read()
+def test_a_price_may_be_nothing_and_a_budget_may_not_and_needs_a_price(monkeypatch):
+    assert (price(), budget()) == (None, None)
+    monkeypatch.setenv("PLM_BUDGET", "5")
+    for value in (None, "0"):
+        if value:
+            monkeypatch.setenv("PLM_PRICE_PER_HOUR", value)
+        with pytest.raises(UserError, match=r"PLM_BUDGET: 5, but .*expected PLM_PRICE_PER_HOUR too"):
+            budget()
+    monkeypatch.setenv("PLM_BUDGET", "0")
+    with pytest.raises(UserError, match=r"^PLM_BUDGET: found '0'; expected a number above 0"):
+        budget()

@@ -16,7 +16,6 @@ from plm_core.evaluation.evidence import read_task
 from plm_core.evaluation.likelihood import scorer_of
 from plm_core.evaluation.likelihood.base import tokenized
 from plm_core.evaluation.ngram import NGrams
-from plm_core.evaluation.rules import GateRules, MetricRule
 from plm_core.objectives import OBJECTIVES
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.sections.models import MODELS
@@ -74,11 +73,6 @@ def test_counting_is_asked_about_the_tokens_of_a_passage_and_no_end(built):
     for pair, row in zip(pairs, rows(built.root / NGRAM), strict=True):
         good, bad = (model.nats(np.array([EOS, *tokenizer.encode(text)])).sum() for text in (pair.good, pair.bad))
         assert float(row["confidence"]) == pytest.approx(1 / (1 + np.exp(-abs(good - bad))))
-
-
-def test_the_gate_compares_by_pairs_as_by_any_task(built):
-    rules = GateRules("score", 0.05, 0.01, {"score": MetricRule("higher", 0.03)})
-    assert "own-pairs/score" in rules.for_evidence(built.root / "artifacts/evidence/gpt").tasks()
 
 
 def test_the_report_has_a_row_a_paradigm(built):

@@ -19,7 +19,7 @@ import os
 import sys
 import time
 
-from plm_core.corpus import document, minhash, pool
+from plm_core.corpus import document, ingest, minhash, pool
 from tasks.runtime.stage import main
 
 do = pool._do
@@ -32,6 +32,8 @@ def slowly(*item):
 
 pool._do = slowly  # not in the processes that work for this one
 document.PART_BYTES = 40_000
+ingest.CHARACTERS_AT_ONCE = 3_000  # some documents are sorted in memory, others in files, two of which are merged
+ingest.MOST_RUNS = 2
 minhash.ENTRIES_AT_ONCE = 500
 minhash.PAIRS_AT_ONCE = 20
 task = getattr(importlib.import_module(f"tasks.{sys.argv[1]}"), sys.argv[2])
@@ -77,12 +79,16 @@ def run(project, stage, **env):
 
 
 def write_records(folder, draw):
-    """A dozen files of records, of which some have an id that another one has, in its file or in another, or none."""
+    """A dozen files of records, of which some have an id that another one has, in its file or in another, or none;
+    returns the first text with each id."""
     folder.mkdir()
+    first = {}
     for number in range(12):
         keys = [draw.choice([f"k{draw.randrange(300)}", draw.randrange(300), None]) for _ in range(20)]
         rows = [{"key": key, "text": f"{number}-{i} " + "x" * draw.randrange(2000)} for i, key in enumerate(keys)]
         (folder / f"{number:02}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        first = {str(row["key"]): row["text"] for row in reversed(rows) if row["key"] is not None} | first
+    return first
 
 
 def quarantined(project):
@@ -94,7 +100,7 @@ def test_of_a_source_that_is_read_in_parts_the_first_document_with_an_id_is_kept
     whole = Project(source(tmp_path / "whole"))
     section = {"reader": "folder", "input": "records", "id_field": "key", "max_quarantined": 1.0}
     whole.change(sources={"own": section})
-    write_records(whole.root / "records", random.Random(5))
+    first = write_records(whole.root / "records", random.Random(5))
     (whole.root / "small_parts.py").write_text(SMALL_PARTS)
     one, three = whole.copied(tmp_path / "one"), whole.copied(tmp_path / "three")
     whole.run("tasks.ingest", "own")
@@ -105,6 +111,7 @@ def test_of_a_source_that_is_read_in_parts_the_first_document_with_an_id_is_kept
     documents = list(read_documents(whole.root / table))
     assert list(read_documents(one.root / table)) == documents
     assert {document.source for document in documents} == {"own"}
+    assert {document.id.removeprefix("own/"): document.text for document in documents} == first
     assert one.metrics("ingest-own") == whole.metrics("ingest-own")
     assert sorted(quarantined(one)) == sorted(quarantined(whole))
     assert {reason for _, reason, _ in quarantined(one)} == {"duplicate_id", "missing_id"}

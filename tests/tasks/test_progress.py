@@ -1,20 +1,20 @@
 """How long the rest of a long work takes, as it is said in a log."""
 
 from tasks.runtime import progress
-from tasks.runtime.progress import ProgressBar
+from tasks.runtime.progress import Progress
 
 
 def test_what_a_process_before_this_one_has_done_says_nothing_of_the_time_that_is_left(monkeypatch, capsys):
     now = 100.0
     monkeypatch.setattr(progress, "monotonic", lambda: now)
-    with ProgressBar("pretrain", 1500) as meter:
-        now += 30  # reading the snapshot
-        for step in range(20, 1061, 20):
-            meter.resume(step)
-        now += 90
-        meter.update(1080, "loss 3.810")
-        now += 90
-        meter.update(1100)
+    meter = Progress("pretrain", 1500)
+    now += 30  # reading the snapshot
+    for step in range(20, 1061, 20):
+        meter.resume(step)
+    now += 90
+    meter.update(1080, "loss 3.810")
+    now += 90
+    meter.update(1100)
     assert capsys.readouterr().out.splitlines() == [
         "pretrain: 1080/1500 (72%), 1890 s left  loss 3.810",
         "pretrain: 1100/1500 (73%), 1800 s left  ",
@@ -24,10 +24,10 @@ def test_what_a_process_before_this_one_has_done_says_nothing_of_the_time_that_i
 def test_a_line_comes_every_few_seconds_and_at_the_end(monkeypatch, capsys):
     now = 0.0
     monkeypatch.setattr(progress, "monotonic", lambda: now)
-    with ProgressBar("pairs", 30) as meter:
-        for done in range(1, 31):
-            now += 1
-            meter.update(done)
+    meter = Progress("pairs", 30)
+    for done in range(1, 31):
+        now += 1
+        meter.update(done)
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in said] == [f"{done}/30" for done in (5, 10, 15, 20, 25, 30)]
     assert "5/30 (17%), 25 s left" in said[0]
@@ -43,8 +43,8 @@ def test_what_comes_in_groups_is_estimated_by_all_groups_but_the_first(monkeypat
             now += 10
             yield from range(first, first + 10)
 
-    with ProgressBar("pairs", 30) as meter:
-        assert list(meter.counted(groups())) == list(range(30))
+    meter = Progress("pairs", 30)
+    assert list(meter.counted(groups())) == list(range(30))
     assert capsys.readouterr().out.splitlines() == [
         "pairs: 11/30 (37%), 19 s left  ",
         "pairs: 21/30 (70%), 9 s left  ",

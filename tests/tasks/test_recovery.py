@@ -10,7 +10,7 @@ import pytest
 import torch
 from mlflows import wait_until
 from projects import finish
-from rounds import few, many
+from rounds import many
 from safetensors.torch import load_file
 
 OUTS = ("artifacts/models/gpt", "artifacts/curves/gpt.csv", "artifacts/metrics/pretrain-gpt.json")
@@ -55,9 +55,9 @@ def test_a_tracking_server_that_is_not_there_costs_a_warning_and_no_byte(built, 
     assert small.files() == built.files()
 
 
-def killed_in(project, where, draw):
+def kill(project, paper, where, draw):
     """Kill a training run by SIGKILL: somewhere in its steps, while it writes a snapshot, or before it has made one."""
-    process = project.start("tasks.pretrain", "gpt")
+    process = project.start("tasks.pretrain", paper)
     if where == "steps":
         project.snapshot(process)
         time.sleep(draw.random() / 2)
@@ -71,15 +71,23 @@ def killed_in(project, where, draw):
     return process.returncode == -signal.SIGKILL
 
 
-def test_a_training_killed_again_and_again_ends_with_the_same_bytes(small, undisturbed):
-    small.change(**LONGER)
-    draw = random.Random(13)
-    moments = ["steps", "snapshot", "start", "snapshot", "steps"]
-    assert sum(killed_in(small, where, draw) for where in moments) >= 3
-    small.run("tasks.pretrain", "gpt")
-    assert results(small) == undisturbed
-    assert not list((small.root / "artifacts/snapshots").glob("*"))
-    assert not [path for path in (small.root / "artifacts/models").iterdir() if path.name != "gpt"]
+@pytest.mark.parametrize("kills", [5, many(20)])
+@pytest.mark.parametrize("paper", ["gpt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "xlnet"))])
+def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_path, paper, kills):
+    longer = {key.replace("gpt", paper): value for key, value in LONGER.items()}
+    whole, project = (built.copied(tmp_path / name) for name in ("whole", "project"))
+    for each in (whole, project):
+        each.change(**longer)
+    whole.run("tasks.pretrain", paper)
+    draw = random.Random(paper)
+    moments = ["steps", "snapshot", "start", "snapshot", "steps"] * (kills // 5)
+    assert sum(kill(project, paper, where, draw) for where in moments) >= kills // 4
+    project.run("tasks.pretrain", paper)
+    names = tuple(name.replace("gpt", paper) for name in OUTS)
+    expected, found = ({n: d for n, d in each.files().items() if n.startswith(names)} for each in (whole, project))
+    assert len(expected) == 6
+    assert found == expected
+    assert not list((project.root / "artifacts/snapshots").glob("*"))
 
 
 def test_a_training_that_was_asked_to_end_goes_on_where_it_was(interrupted, undisturbed, tmp_path):
@@ -107,29 +115,6 @@ def test_a_snapshot_belongs_to_its_code_also_to_what_is_loaded_late(interrupted,
     assert "resumed" not in out
     assert results(project) == undisturbed
     assert list((project.root / "artifacts/snapshots").iterdir()) == [left]
-
-
-@pytest.mark.parametrize("kills", [few(6), many(20)])
-@pytest.mark.parametrize("paper", ["gpt", "bert", "xlnet"])
-def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_path, paper, kills):
-    longer = {key.replace("gpt", paper): value for key, value in LONGER.items()}
-    whole, project = (built.copied(tmp_path / name) for name in ("whole", "project"))
-    names = tuple(name.replace("gpt", paper) for name in OUTS)
-    for each in (whole, project):
-        each.change(**longer)
-    whole.run("tasks.pretrain", paper)
-    draw, killed = random.Random(paper), 0
-    for _ in range(kills):
-        process = project.start("tasks.pretrain", paper)
-        time.sleep(2 + 4 * draw.random())
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        killed += process.returncode == -signal.SIGKILL
-    assert killed >= kills // 4
-    project.run("tasks.pretrain", paper)
-    expected, found = ({n: d for n, d in each.files().items() if n.startswith(names)} for each in (whole, project))
-    assert len(expected) == 6
-    assert found == expected
 
 
 def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snapshot(small):
@@ -160,13 +145,12 @@ def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tmp_path, mode):
+def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tmp_path):
     """Two on this CPU, as one for each GPU elsewhere, with as many parts of a batch: sums have another order."""
     small.change(pretrain__gpt__training__accumulation=2)
     alone = small.copied(tmp_path / "alone")
     alone.run("tasks.pretrain", "gpt", PLM_THREADS="1")
-    _, err = small.run("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1", PLM_PARALLEL=mode)
+    _, err = small.run("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1", PLM_PARALLEL="fsdp")
     assert not [line for line in err.splitlines() if "rror" in line], err
     one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (alone, small))
     for name, weight in one.items():

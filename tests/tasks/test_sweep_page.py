@@ -1,77 +1,66 @@
-"""The page of a sweep: the best first, the front of cost and score, and pictures once there are trials enough."""
+"""The page of a sweep: the best first, the front of cost and score, and pictures once there are enough trials."""
 
 import json
 import subprocess
 import sys
 
+import optuna
 import pytest
+from optuna.trial import TrialState
 
 from flows.sweeps.space import Range, Sweep
-from flows.sweeps.study import Study
-from tasks.sweep_page import front
+from flows.sweeps.study import distribution, ended, opened
 
-
-def trial(number, value, seconds):
-    return {"number": number, "value": value, "seconds": seconds}
-
-
-@pytest.mark.parametrize(
-    ("direction", "expected"),
-    [(1, [3, 0, 2]), (-1, [1, 2])],
+SWEEP = Sweep("train/loss", "lower", {"a.x": Range(0.0, 6.0), "a.k": ["one", "two|three"]}, 9)
+ENDS = (
+    (3.0, TrialState.COMPLETE, "", 5.0),
+    (2.0, TrialState.COMPLETE, "", 7.0),
+    (None, TrialState.PRUNED, "at step 3", 7.0),
+    (None, TrialState.FAIL, "a | b", 7.0),
+    (4.0, TrialState.COMPLETE, "", 6.0),
 )
-def test_the_front_is_what_no_other_trial_beats_in_both(direction, expected):
-    trials = [trial(0, 2.0, 20), trial(1, 5.0, 50), trial(2, 4.0, 10), trial(3, 1.0, 30), trial(4, 2.0, 25)]
-    assert front(trials, direction) == expected
-    assert front(trials[::-1], direction) == expected
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A sweep of two good trials, one that was pruned and one that failed."""
-    space = {"a.x": Range(0.0, 6.0), "a.k": ["one", "two|three"]}
-    study = Study(tmp_path, "s", Sweep("train/loss", "lower", space, 9))
-    for value, reason, pruned in (
-        (3.0, "", False),
-        (2.0, "", False),
-        (None, "at step 3", True),
-        (None, "a | b", False),
-    ):
-        study.end(study.ask(), value, 7.0, reason, pruned)
-    write(tmp_path, study)
-    return tmp_path
+def study(tmp_path) -> optuna.Study:
+    """A sweep of three good trials, one that was pruned and one that failed."""
+    study = opened(tmp_path, SWEEP)
+    for value, state, reason, seconds in ENDS:
+        trial = study.ask({name: distribution(values) for name, values in SWEEP.space.items()})
+        trial.set_user_attr("reason", reason)
+        trial.set_user_attr("seconds", seconds)
+        study.tell(trial, value, state)
+    return study
 
 
-def write(folder, study, most=None):
-    trials = [vars(each) for each in study.ended()][:most]
+def page(folder, study, direction="lower", most=None):
+    """The page that a sweep with the first trials has."""
+    trials = [vars(each) for each in ended(study)][:most]
     space = {"a.x": {"low": 0.0, "high": 6.0}, "a.k": ["one", "two|three"]}
-    found = {"metric": "train/loss", "direction": "lower", "space": space, "seconds": 90.0, "trials": trials}
+    found = {"metric": "train/loss", "direction": direction, "space": space, "seconds": 90.0, "trials": trials}
     (folder / "trials.json").write_text(json.dumps(found))
     (folder / "winner.diff").write_text("-  x: 1\n+  x: <b>\n")
-
-
-def page(folder):
     done = subprocess.run([sys.executable, "-m", "tasks.sweep_page", str(folder)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return (folder / "sweep.html").read_text()
 
 
 @pytest.mark.slow
-def test_the_page_shows_the_best_first_and_what_became_of_the_others(folder):
-    text = page(folder)
-    assert "The best is trial 1 with 2; <code>dvc exp apply" in text
+@pytest.mark.parametrize(("direction", "best", "front"), [("lower", [1, 0, 4], "1, 0"), ("higher", [4, 0, 1], "4, 0")])
+def test_the_page_shows_the_best_first_and_what_became_of_the_others(tmp_path, study, direction, best, front):
+    text = page(tmp_path, study, direction)
+    assert f"The best is trial {best[0]} with {ENDS[best[0]][0]:g}; <code>dvc exp apply" in text
+    assert f"the trials that no other one beats in both: {front}. Times" in " ".join(text.split())
     assert "+  x: &lt;b&gt;" in text
     assert text.count("<svg") == 3
     rows = [row.partition("</td>")[0] for row in text.split("<tr>\n<td>")[1:]]
-    assert rows == ["1", "0", "2", "3"]
+    assert rows == [str(number) for number in (*best, 2, 3)]
     assert "pruned at step 3" in text
     assert "failed a | b" in text
 
 
-def test_a_sweep_with_one_trial_has_no_picture_and_one_without_says_so(folder):
-    study = Study(folder, "s", Sweep("train/loss", "lower", {"a.x": Range(0.0, 6.0), "a.k": ["one", "two|three"]}, 9))
-    write(folder, study, 1)
-    text = page(folder)
+def test_a_sweep_with_one_trial_has_no_picture_and_one_without_says_so(tmp_path, study):
+    text = page(tmp_path, study, most=1)
     assert "<svg" not in text
     assert "The best is trial 0 with 3" in text
-    write(folder, study, 0)
-    assert "No trial has succeeded." in page(folder)
+    assert "No trial has succeeded." in page(tmp_path, study, most=0)

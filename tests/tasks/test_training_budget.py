@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from plm_core.config import UserError
 from plm_core.shared.statuses import BUDGET_SPENT
-from tasks.settings.machine import budget
 
 DEAR = {"PLM_PRICE_PER_HOUR": "3600000"}
 """A thousand per second: whatever the machine, a budget of 0.001 is spent by the first step."""
@@ -40,27 +38,3 @@ def test_a_training_that_has_spent_its_budget_goes_on_with_a_higher_one_bit_for_
     small.run("tasks.pretrain", "gpt", **DEAR, PLM_BUDGET="1000000", PLM_RANKS=ranks)
     assert results(small) == expected
     assert json.loads((small.root / "artifacts/meters/pretrain-gpt.json").read_text())["cost"] > spent
-
-
-def test_nobody_has_to_set_a_budget(monkeypatch):
-    monkeypatch.delenv("PLM_BUDGET", raising=False)
-    assert budget() is None
-
-
-@pytest.mark.parametrize("value", ["", "much", "0", "-1", "nan", "inf", "2,49"])
-def test_a_budget_that_is_none_is_refused(monkeypatch, value):
-    monkeypatch.setenv("PLM_BUDGET", value)
-    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "2")
-    with pytest.raises(UserError) as caught:
-        budget()
-    assert str(caught.value).startswith(f"PLM_BUDGET: found {value!r}; expected a number above 0")
-
-
-@pytest.mark.parametrize("price", [None, "0"])
-def test_a_budget_without_a_price_would_never_end_anything(monkeypatch, price):
-    monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
-    if price:
-        monkeypatch.setenv("PLM_PRICE_PER_HOUR", price)
-    monkeypatch.setenv("PLM_BUDGET", "5")
-    with pytest.raises(UserError, match=r"PLM_BUDGET: 5, but .*expected PLM_PRICE_PER_HOUR too"):
-        budget()

@@ -87,9 +87,7 @@ def test_the_bytes_are_stated(tmp_path):
         b'{"id": "x", "a": "a", "label": "biling"}',
         b'{"id": "x", "label": "other"}',
         b'{"id": "x", "a": 3, "label": "other"}',
-        b'{"id": "x", "a": "a", "label": "other"',
         b'{"id": "x", "a": "\xff", "label": "other"}',
-        b'["x"]',
         b"",
     ],
 )
@@ -127,7 +125,6 @@ def test_what_is_missing_is_said(tmp_path):
         ({"labels": ("other", "other")}, "labels: 'other' appears twice"),
         ({"score": "f1:bill"}, "score: found 'f1:bill'; expected names among accuracy, macro_f1, matthews, f1:b"),
         ({"score": "accuracy+"}, "score: found ''"),
-        ({"metrics": ("pearson",)}, "metrics: found 'pearson'"),
         ({"kind": "regression"}, "labels: found .*expected none"),
     ],
 )

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.benchmarks.pairs import (
-    MENTION,
     OTHER,
     RULES,
     Pair,
@@ -61,22 +60,6 @@ def test_word_order_turns_four_neighbours_round(text):
         first = next(i for i in range(len(one) - 3) if one[:i] + one[i : i + 4][::-1] + one[i + 4 :] == other)
         assert all(first <= place < first + 4 for place in places)
         assert all(word.isalpha() and word.islower() for word in one[first : first + 4])
-
-
-@given(TEXTS)
-def test_a_mention_is_exchanged_for_one_of_the_document_that_the_passage_has_not(text):
-    known = set(MENTION.findall(text))
-    for good, bad in pairs_of("mentions", text):
-        place = next(i for i, (one, other) in enumerate(zip(good, bad, strict=False)) if one != other)
-        begin = max(good.rfind(" ", 0, place), 0) + 1
-        swaps = [
-            (one, other)
-            for one in known
-            for other in known
-            for start in range(begin + 1)
-            if good.startswith(one, start) and good[:start] + other + good[start + len(one) :] == bad
-        ]
-        assert any(other not in good and good[: good.rfind(one)].count(one) >= 1 for one, other in swaps)
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,10 @@ def test_of_what_follows_and_what_it_follows_the_words_between_which_it_does_are
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({}, "p.template: missing"),
         ({"template": "Why?", "options": {}}, "p.template: found 'Why?'; expected {a}"),
         ({"template": "{a}: ", "options": {}}, "p.template: found '{a}: '; expected no whitespace at its end"),
         ({"template": "{a}", "options": {"x": " yes"}}, "p.options.x: found ' yes'; expected text without"),
-        ({"template": "{a}", "options": {"x": ""}}, "p.options.x: found ''"),
         ({"template": "{a}", "options": {"x": "yes", "y": "yes"}}, "p.options: found yes, yes; expected texts that"),
-        ({"template": "{a}", "option": {}}, "p.option: unknown parameter; did you mean 'options'"),
     ],
 )
 def test_a_prompt_that_is_none_is_refused(given, error):

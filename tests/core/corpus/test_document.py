@@ -25,10 +25,8 @@ from plm_core.corpus.document import (
     some_of,
     write_documents,
 )
-from plm_core.corpus.removal import Removal, read_removals, removal_log
 
 METADATA = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3)
-NUMBERS = st.none() | st.integers(0, 2**31 - 1)
 COLUMN = pa.schema([("text", pa.string())])
 
 
@@ -37,18 +35,6 @@ def test_documents_come_back_as_they_were_written(tmp_path_factory, documents):
     path = tmp_path_factory.mktemp("documents") / "x.parquet"
     assert write_documents(path, iter(documents)) == len(documents)
     assert list(read_documents(path)) == documents
-
-
-@given(st.lists(st.builds(Removal, st.text(), NUMBERS, st.text(), st.text(), st.text(), st.text()), max_size=7))
-def test_removals_come_back_as_they_were_written(tmp_path_factory, removals):
-    folder = tmp_path_factory.mktemp("removals")
-    with removal_log(folder) as log:
-        for removal in removals:
-            log.write(removal)
-    assert list(read_removals(folder / "removed.parquet")) == removals
-    columns = {"document": "string", "paragraph": "int32", "source": "string", "rule": "string", "value": "string"}
-    schema = pq.read_schema(folder / "removed.parquet")
-    assert {field.name: str(field.type) for field in schema} == columns | {"text": "string"}
 
 
 def test_rows_are_held_by_number_and_by_size(tmp_path):
@@ -64,22 +50,6 @@ def test_rows_are_held_by_number_and_by_size(tmp_path):
         groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     assert groups == [ROWS_AT_ONCE, 6, 2, 1]
     assert [row["text"][-5:] for row in read_rows(path, COLUMN)][-4:] == ["xxxxx", "yyyyy", "last", "after"]
-
-
-def test_what_fails_while_rows_are_written_leaves_the_old_table(tmp_path):
-    path = tmp_path / "x.parquet"
-    path.write_bytes(b"old")
-
-    def write_and_fail():
-        with row_writer(path, COLUMN, lambda text: {"text": text}) as writer:
-            for _ in range(ROWS_AT_ONCE + 1):
-                writer.write("new")
-            raise KeyError("something else")
-
-    with pytest.raises(KeyError, match="something else"):
-        write_and_fail()
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 BROKEN = pa.table({name: ["{"] for name in ("id", "text", "source", "metadata")})

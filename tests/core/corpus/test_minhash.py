@@ -193,7 +193,7 @@ def near_pairs(texts):
                 yield i, j
 
 
-@pytest.mark.parametrize("last", [8000, pytest.param(VERSES, marks=pytest.mark.slow)], ids=["some", "all"])
+@pytest.mark.parametrize("last", [8000, pytest.param(VERSES, marks=pytest.mark.proof)], ids=["some", "all"])
 def test_recall_and_precision_against_all_pairs(verses, tmp_path, last):
     """The ``last`` verses of both translations; the New Testament is 7,957 of them."""
     assert len(verses) == 2 * VERSES

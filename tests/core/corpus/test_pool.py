@@ -1,7 +1,6 @@
 """A pool does every item once and whole, whoever is killed; and what one process cannot do, all hear of."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -81,32 +80,6 @@ def asked(tmp_path, cores, project):
     return subprocess.Popen(
         [sys.executable, "-c", ASKS, str(tmp_path / "pool"), str(tmp_path / "log"), str(cores)], cwd=project
     )
-
-
-def test_who_asks_again_after_a_kill_has_only_done_what_was_not(tmp_path, project):
-    log = tmp_path / "log"
-    process = asked(tmp_path, 1, project)
-    wait_for(lambda: len(begun(log)[0]) >= 4)
-    process.kill()
-    process.wait()
-    items, _ = begun(log)
-    results = Pool(tmp_path / "pool", 1).map("squares", square, [(n, 0, log) for n in range(8)])
-    assert squares(results) == [n**2 for n in range(8)]
-    # One was half done.
-    assert begun(log)[0] == items + list(range(items[-1], 8))
-
-
-def test_a_process_that_is_killed_costs_what_it_had_in_hand(tmp_path, project):
-    log = tmp_path / "log"
-    process = asked(tmp_path, 2, project)
-    wait_for(lambda: len(begun(log)[1]) == 2)
-    (other,) = begun(log)[1] - {process.pid}
-    os.kill(other, signal.SIGKILL)
-    assert process.wait() == 0
-    items, _ = begun(log)
-    assert set(items) == set(range(8))
-    assert len(items) <= 9
-    assert squares(tmp_path / f"pool/squares/{n:06d}" for n in range(8)) == [n**2 for n in range(8)]
 
 
 def test_processes_end_with_the_one_that_asked(tmp_path, project):

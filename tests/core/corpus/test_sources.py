@@ -64,14 +64,6 @@ def test_a_manifest_that_does_not_fit_the_package_is_refused(project, tmp_path, 
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [None, "{broken", "[]"])
-def test_a_manifest_that_is_no_manifest_is_named(tmp_path, content):
-    if content is not None:
-        (tmp_path / "sotu.json").write_text(content)
-    with pytest.raises(UserError, match=r"sotu\.json"):
-        read(tmp_path / "sotu.json", "sotu")
-
-
 def test_a_folder_gives_a_document_a_text_file_and_a_row_in_the_order_of_the_names(tmp_path):
     (tmp_path / "b/c").mkdir(parents=True)
     (tmp_path / "b/c/deep.txt").write_bytes("\ufeffÅ first\r\nsecond \ufeff".encode())
@@ -169,20 +161,6 @@ def zstd(data):
 def test_every_format_and_compression_gives_the_same_documents(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
     assert read(tmp_path, id_field="key") == [Document(r["key"], r["text"], "folder", {"by": r["by"]}) for r in RECORDS]
-
-
-@pytest.mark.parametrize(("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".zst", zstd)])
-def test_compressing_a_file_changes_no_id_and_no_text(tmp_path, ending, pack):
-    (tmp_path / f"a.txt{ending}").write_bytes(pack("\ufeffone\r\ntwo \ufeff".encode()))
-    (tmp_path / f"b.jsonl{ending}").write_bytes(pack(b'{"text": "x"}\n\n{"text": "y"}'))
-    (tmp_path / f"c.csv{ending}").write_bytes(pack(b'text\n"u\nv"\n\nw\n'))
-    assert [(d.id, d.text) for d in read(tmp_path)] == [
-        ("a.txt", "one\r\ntwo \ufeff"),
-        ("b.jsonl#1", "x"),
-        ("b.jsonl#3", "y"),
-        ("c.csv#2", "u\nv"),
-        ("c.csv#5", "w"),
-    ]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])

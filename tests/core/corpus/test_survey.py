@@ -6,7 +6,6 @@ from dataclasses import asdict
 import pytest
 
 from plm_core.config import UserError
-from plm_core.corpus.clean import Bounds, CleanConfig
 from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.survey import LOOKED_AT, survey
 
@@ -27,14 +26,6 @@ def stated(path):
     ]
 
 
-def test_text_files_are_documents(tmp_path):
-    for number in range(5):
-        (tmp_path / f"{number}.txt").write_text(f"Ä{number}")
-    (found,) = survey(tmp_path)
-    assert stated(tmp_path) == [{}]
-    assert (found.documents, found.quarantined, found.bytes, len(found.characters)) == (5, 0, 15, 6)
-
-
 def test_the_field_with_the_longest_texts_is_the_text_and_a_unique_one_the_id(tmp_path):
     write(tmp_path / "a.jsonl", [{"id": i, "key": "x", "title": "t", "body": ENGLISH} for i in range(7)])
     assert stated(tmp_path) == [{"text_field": "body", "id_field": "id"}]
@@ -43,20 +34,6 @@ def test_the_field_with_the_longest_texts_is_the_text_and_a_unique_one_the_id(tm
     assert (found.source.id_field, found.documents, found.quarantined) == (None, 8, 1)
     write(tmp_path / "a.jsonl", [{"text": "so", "body": ENGLISH}])
     assert stated(tmp_path / "a.jsonl") == [{}]
-
-
-def test_each_group_of_formats_that_needs_its_own_source_has_one(tmp_path):
-    write(tmp_path / "a.jsonl", [{"body": ENGLISH}] * 99)
-    (tmp_path / "b.CSV").write_text(f'Text;No\n"{ENGLISH}";1\n"{ENGLISH}";2\n')
-    (tmp_path / "c.TXT").write_text("A note.")
-    assert stated(tmp_path) == [
-        {"formats": ["jsonl", "txt"], "text_field": "body"},
-        {"formats": ["csv"], "text_field": "Text", "id_field": "No", "delimiter": ";"},
-    ]
-    assert [found.documents for found in survey(tmp_path)] == [100, 2]
-    assert [len(list(found.source.read())) for found in survey(tmp_path)] == [100, 2]
-    (tmp_path / "b.CSV").write_text(f"body;number\n{ENGLISH};1\n")
-    assert stated(tmp_path) == [{"text_field": "body", "delimiter": ";"}]
 
 
 def test_a_table_without_text_is_left_out_with_a_warning(tmp_path):
@@ -94,24 +71,3 @@ def test_the_sample_is_bounded_and_comes_from_all_over_the_folder(tmp_path):
     numbers = [int(document.text) for document in survey(tmp_path)[0].sample]
     assert LOOKED_AT <= len(numbers) < 2 * LOOKED_AT
     assert numbers == [*range(0, 9 * LOOKED_AT, numbers[1])]
-
-
-def test_the_language_of_nearly_all_and_what_rules_keep_are_measured(tmp_path):
-    write(tmp_path / "a.jsonl", [{"text": (ENGLISH * 2).strip()}] * 30)
-    (found,) = survey(tmp_path)
-    assert found.common_language().keep == ("en",)
-    assert found.kept(CleanConfig(documents={"words": Bounds(min=5)})) == 1
-    assert found.kept(CleanConfig(documents={"words": Bounds(min=50)})) == 0
-    write(tmp_path / "b.jsonl", [{"text": "Das Wetter war schön, und wir gingen am Fluss spazieren. "}] * 5)
-    assert survey(tmp_path)[0].common_language() is None
-
-
-def test_a_folder_without_text_is_refused(tmp_path):
-    with pytest.raises(UserError, match="nothing to read in it"):
-        survey(tmp_path)
-    (tmp_path / "a.jsonl").write_text("{\n")
-    with (
-        pytest.warns(UserWarning, match=r"a\.jsonl: broken_json"),
-        pytest.raises(UserError, match="no document in it"),
-    ):
-        survey(tmp_path)

@@ -4,43 +4,19 @@ import pytest
 import torch
 
 from plm_core.evaluation.likelihood.base import Text
+from plm_core.sections.models import MODELS
+
+SHAPE = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 21, "dropout": 0.0}
+"""No two sizes are equal."""
 
 
-@pytest.fixture(scope="session")
-def make_bert(device):
-    """Makes a tiny float64 BERT in which no two sizes are equal; keywords replace its sizes."""
-    from plm_core.models.bert import BERT, BERTConfig
-
-    def make(seed=0, dtype=torch.float64, **sizes):
-        torch.manual_seed(seed)
-        shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 21, "dropout": 0.0} | sizes
-        return louder(BERT(BERTConfig(**shape)).to(dtype))
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_electra(device):
-    """Makes a tiny float64 ELECTRA; keywords replace its sizes."""
-    from plm_core.models.electra import ELECTRA, ELECTRAConfig
+def maker(name, **shape):
+    """Makes a tiny float64 model of this architecture; keywords replace its sizes."""
+    entry = MODELS[name]
 
     def make(seed=0, dtype=torch.float64, **sizes):
         torch.manual_seed(seed)
-        shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 21, "dropout": 0.0} | sizes
-        return louder(ELECTRA(ELECTRAConfig(**shape)).to(dtype))
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_xlnet(device):
-    """Makes a tiny float64 XLNet with a memory; keywords replace its sizes."""
-    from plm_core.models.xlnet import XLNet, XLNetConfig
-
-    def make(seed=0, dtype=torch.float64, **sizes):
-        torch.manual_seed(seed)
-        shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 18, "memory": 7, "dropout": 0.0}
-        return louder(XLNet(XLNetConfig(**(shape | sizes))).to(dtype))
+        return louder(entry.model(entry.config(**(SHAPE | shape | sizes))).to(dtype))
 
     return make
 
@@ -52,6 +28,21 @@ def louder(model):
         if "norm" not in name:
             parameter.mul_(10)
     return model
+
+
+@pytest.fixture(scope="session")
+def make_bert(device):
+    return maker("bert")
+
+
+@pytest.fixture(scope="session")
+def make_electra(device):
+    return maker("electra")
+
+
+@pytest.fixture(scope="session")
+def make_xlnet(device):
+    return maker("xlnet", width=18, memory=7)
 
 
 @pytest.fixture(scope="session")

@@ -172,3 +172,4 @@ def test_the_mean_of_two_ratios_is_that_of_each_by_itself():
     above, below = np.array([[[1.0, 0.0, 1.0]], [[1.0, 0.5, 0.75]]]), np.ones((2, 1, 3))
     found = Ratios("exact_match+answer_f1", above, below, np.array([0, 0, 1]), ("", "new"), np.arange(3))
     assert score_by_subset(found) == {"": pytest.approx((2 / 3 + 0.75) / 2), "new": pytest.approx(0.875)}
+    assert found.right().tolist() == [[True, False, False]]

@@ -42,12 +42,6 @@ def test_the_seeds_of_a_task_are_one_table_whose_value_is_their_mean(put):
     assert read_task([one]).examples == table.examples
 
 
-def test_evidence_from_before_confidences_were_kept_can_be_read(put):
-    found = read_task([put("t.1.csv", ["1,a,,x,x,accuracy,r"], TASK.replace("confidence,", ""))])
-    assert found.value == 1.0
-    assert np.isnan(found.confidences).all()
-
-
 @pytest.mark.parametrize(("score", "answer"), [("accuracy", "x"), ("entity_f1", "B-A")])
 def test_examples_of_a_group_stand_together_and_the_others_alone(put, score, answer):
     named = [("4", "d2"), ("1", "d1"), ("2", ""), ("3", "d1")]
@@ -104,7 +98,6 @@ def test_what_a_model_costs(put):
         (["1,a,,x,x,0.75,accuracy,r", "1,b,,x,x,0.75,accuracy,r"], r"t\.1\.csv:3: the id '1' occurs twice"),
         (["1,a"], r"t\.1\.csv:2: too few fields"),
         (["1,a,,\udcff,x,0.75,accuracy,r"], r"t\.1\.csv: damaged"),
-        ([f'1,"{"a" * 200_000}'], r"t\.1\.csv: damaged"),
         ([], "holds no example"),
         (["1,a,,x,x,0.75,accuracy,r", "2,b,,x,x,0.75,matthews,r"], "the column score does not hold 'accuracy' alone"),
         (["1,a,,x,x,0.75,perplexity,r"], r"t\.1\.csv: score: found 'perplexity'; expected accuracy"),
@@ -112,12 +105,10 @@ def test_what_a_model_costs(put):
         (["1,a,,1.5,2,,pearson,r", "2,b,,x,2,,pearson,r"], "could not convert.*expected numbers in the column label"),
         (["1,a,,1,2,,pearson,r", "2,b,,2,nan,,pearson,r"], "the column prediction holds nan; expected finite numbers"),
         (["1,a,,x,x,1.5,accuracy,r"], r"t\.1\.csv: the column confidence holds 1\.5; expected probabilities"),
-        (["1,a,,x,x,sure,accuracy,r"], "could not convert.*expected numbers in the column confidence"),
         (["1,a,,1,2,,pearson,r", "2,b,,1,3,,pearson,r"], "all labels are 1; expected different labels"),
     ],
 )
 def test_a_damaged_task_is_a_clear_error(put, rows, message):
-    csv.field_size_limit(131_072)  # that of a new process: reading records raises it for the whole of this one
     with pytest.raises(UserError, match=message):
         read_task([put("t.1.csv", rows)])
 
@@ -153,18 +144,6 @@ def test_a_missing_column_is_named(put):
 def test_a_damaged_likelihood_is_a_clear_error(put, row, message):
     with pytest.raises(UserError, match=message):
         read_likelihood(put("likelihood.csv", [row], LIKELIHOOD))
-
-
-def test_tags_are_counted_by_sentence(put):
-    rows = [
-        "1,x,,O B-PER I-PER,O B-PER I-PER,0.5,entity_f1,r",
-        "2,y,,B-LOC O,B-PER B-LOC,0.5,entity_f1,r",
-        "3,z,,O,O,0.5,entity_f1,r",
-    ]
-    table = read_task([put("ner.1.csv", rows)])
-    assert table.results.above.tolist() == [[[2.0, 0.0, 0.0]]]
-    assert table.results.below.tolist() == [[[2.0, 3.0, 0.0]]]
-    assert table.value == pytest.approx(2 / 5)
 
 
 def test_answers_are_measured_against_every_right_one(put):

@@ -72,15 +72,6 @@ def test_a_sum_is_that_of_the_tokens_one_by_one(request, make, questions):
         assert said == pytest.approx([by_hand(model, each.prompt, o) for o in each.options], rel=0, abs=1e-9)
 
 
-def test_what_begins_another_option_is_read_with_it(make_gpt, monkeypatch):
-    """Answers of one token cost one reading of their prompt."""
-    model, read = make_gpt(), []
-    whole = model.read
-    monkeypatch.setattr(model, "read", lambda ids, **how: read.append(tuple(ids.shape)) or whole(ids, **how))
-    likelihoods(model, [Question([8, 9], [[7], [10], [11, 12]]), Question([9, 9], [[7], [8]])], CPU)
-    assert read == [(2, 4)]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @given(prompt=WORDS, answers=OPTIONS)
 def test_prompt_and_option_have_the_tokens_of_the_joined_text(tokenizers, kind, prompt, answers):

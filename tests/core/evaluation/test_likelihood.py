@@ -89,25 +89,6 @@ def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device
         assert [found.nats for found in beside] == pytest.approx([found.nats for found in alone], rel=1e-12)
 
 
-@given(
-    windows=st.lists(st.tuples(st.tuples(st.integers(1, 4), st.integers(0, 1)), st.tuples(st.integers(0, 5)))),
-    positions=st.integers(1, 30),
-)
-def test_windows_of_one_shape_form_the_largest_batches_whosever_they_are(windows, positions):
-    batches = []
-
-    def nats_of(shape, places):
-        batches.append((shape, len(places)))
-        return torch.tensor([shape[0] + text / 8 for (text,) in places], dtype=torch.float64)
-
-    sums = base.read_in_batches(6, windows, nats_of, positions)
-    assert sums == [sum(shape[0] + text / 8 for shape, (text,) in windows if text == own) for own in range(6)]
-    for shape in {shape for shape, _ in windows}:
-        *full, last = [size for of, size in batches if of == shape]
-        assert set(full) <= {max(1, positions // shape[0])}
-        assert last <= max(1, positions // shape[0])
-
-
 def test_scoring_draws_no_dropout_and_keeps_no_gradient(case, make_text, device):
     quantity, make = case
     model, score = make(dropout=0.5).train(), FUNCTIONS[quantity]

@@ -6,12 +6,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from plm_core.config import UserError, from_dict
 from plm_core.corpus.normalize import normalize
 from plm_core.evaluation.likelihood import named
 from plm_core.evaluation.likelihood.base import Likelihood, Text, tokenized, total, windows
 from plm_core.objectives import QUANTITIES
-from plm_core.sections.evaluation import LikelihoodConfig
 
 LENGTHS = st.integers(1, 199)
 MIXED = "Ünïcödé 漢字 🚀\n\nThe  people of 1789"
@@ -79,19 +77,6 @@ def test_words_begin_at_spaces_and_around_line_ends(tokenizer):
         piece = tokenizer.piece(token).replace("▁", " ")
         words = [*words, piece] if start else [*words[:-1], words[-1] + piece]
     assert words == ["so", " kasi", "\n", "lobitumo", " so"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"stride": 0}, "evaluate.stride: found 0; expected above 0"),
-        ({"excerpt": 0}, "evaluate.excerpt: found 0; expected above 0"),
-        ({"orders": -1}, "evaluate.orders: found -1; expected at least 0"),
-    ],
-)
-def test_parameters_out_of_range_are_named(change, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        from_dict(LikelihoodConfig, {"stride": 5} | change, "evaluate")
 
 
 @given(length=LENGTHS, context=st.integers(1, 37), stride=st.integers(1, 37))

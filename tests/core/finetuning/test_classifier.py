@@ -16,13 +16,7 @@ from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
-from plm_core.text.samplers import items_at
 from plm_core.text.special import BOS, CLS, PAD, SEP
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
-from plm_core.training.loop import train
-from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.snapshot import Snapshots
 
 EACH = pytest.mark.parametrize("paper", ["gpt", "llama", "bert", "modernbert", "xlnet", "transformer_xl"])
 
@@ -109,52 +103,11 @@ def test_where_lengths_shall_be_few_rows_are_padded_to_the_next_of_them():
 
 
 @EACH
-@torch.no_grad()
-def test_padding_and_neighbours_change_no_logit(make_classifier, paper):
-    classifier, some = make_classifier(paper).eval(), rows(13)
-    together = classifier(collate(some))
-    for i, one in enumerate(some):
-        torch.testing.assert_close(classifier(collate([one]))[0], together[i], rtol=1e-12, atol=1e-12)
-        padded = collate([one, row([1] * 13, 0)])
-        garbage = padded.inputs.clone()
-        garbage[0, 0, one.longest :] = 36
-        other = ExampleBatch(garbage, padded.targets, padded.segments, padded.lengths)
-        assert torch.equal(classifier(other)[0], classifier(padded)[0])
-
-
-@EACH
-@torch.no_grad()
-def test_predictions_come_in_the_order_of_the_rows_whatever_the_batch(make_classifier, device, paper):
-    classifier, some = make_classifier(paper).eval(), rows(37)
-    for parameter in classifier.parameters():
-        torch.nn.init.normal_(parameter)
-    classifier.head[-1].bias -= torch.cat([classifier(collate([one])) for one in some]).mean(0)  # no class wins all
-    logits = torch.cat([classifier(collate([one])) for one in some])
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([one.label for one in some])).item()
-    assert len(set(logits.argmax(-1).tolist())) > 1
-    for batch in (1, 5, 37, 99):
-        found = predict(classifier, some, batch, device.device)
-        answers = torch.tensor(found.answers, dtype=logits.dtype)
-        assert answers.argmax(-1).tolist() == logits.argmax(-1).tolist()
-        torch.testing.assert_close(answers, logits.log_softmax(-1), rtol=1e-12, atol=1e-12)
-        assert found.loss == pytest.approx(expected, rel=1e-12)
-
-
-@EACH
 def test_prediction_draws_no_dropout(make_classifier, device, paper):
     model = make_classifier(paper, dropout=0.5).train()
     some = rows(13)
     first, second = (predict(model, some, 5, device.device) for _ in range(2))
     assert (first.answers, first.loss) == (second.answers, second.loss)
-
-
-def test_a_device_is_waited_for_only_when_it_has_all_the_work(make_classifier, device, monkeypatch):
-    model, done = make_classifier("gpt"), []
-    model.register_forward_hook(lambda *_: done.append("forward"))
-    answers = model.kind.answers
-    monkeypatch.setattr(model.kind, "answers", lambda *g: done.append("answers") or answers(*g))
-    predict(model, rows(23), 5, device.device)
-    assert done == ["forward"] * 5 + ["answers"] * 5
 
 
 @EACH
@@ -163,42 +116,6 @@ def test_the_head_begins_small_and_the_loss_near_the_logarithm_of_the_classes(ma
     loss = example_loss(model, collate(rows(99)))
     assert (loss.nll / loss.num_targets).item() == pytest.approx(1.0986, abs=0.1)
     assert all((layer.bias == 0).all() for layer in model.head if isinstance(layer, torch.nn.Linear))
-
-
-@EACH
-def test_a_separable_task_is_learned(make_classifier, device, tmp_path, paper):
-    """The class is which of three tokens stands somewhere in the row."""
-    draw = random.Random(1)
-
-    def drawn():
-        label = draw.randrange(3)
-        ids = [draw.randrange(10, 37) for _ in range(draw.randint(1, 9))]
-        ids.insert(draw.randrange(len(ids) + 1), 7 + label)
-        return row([BOS, *ids, CLS], label)
-
-    training, test = [drawn() for _ in range(299)], [drawn() for _ in range(99)]
-    model = make_classifier(paper, dtype=torch.float32)
-    for parameter in model.backbone.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.1)  # these layers are narrow
-    config = LoopConfig(seed=1, steps=150, batch=32, optimizer=OptimizerConfig(3e-3, 10), valid_every=50)
-
-    def batch_at(step):
-        return collate([training[i] for i in items_at(1, step, 32, len(training))])
-
-    reports = train(
-        model,
-        example_loss,
-        batch_at,
-        lambda _: Validation(predict(model, training, 32, device.device).loss),
-        config,
-        device,
-        Snapshots(tmp_path),
-    )
-    first, *_, last = list(reports)
-    assert last.loss < first.loss / 5
-    answers = torch.tensor(predict(model, test, 13, device.device).answers).argmax(-1).tolist()
-    assert sum(answer == one.label for answer, one in zip(answers, test, strict=True)) > 94
 
 
 @EACH

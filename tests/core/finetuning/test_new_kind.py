@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from plm_core.benchmarks.sources import counts, read_source
 from plm_core.benchmarks.task import KINDS, ExamplesConfig, Kind, read_examples, read_task, write_examples, write_task
-from plm_core.config import UserError, from_dict
+from plm_core.config import from_dict
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.evaluation.evidence import read_task as read_evidence
 from plm_core.finetuning import linear, results
@@ -124,10 +124,3 @@ def test_it_is_fine_tuned_scored_and_compared_with_a_linear_model(task, make_gpt
         table = read_evidence([file])
         assert table.value == pytest.approx(figures["score"])
         assert Counter(table.predictions[0]) == Counter(task.labels[a] for a in answered.answers)
-
-
-def test_a_kind_that_nobody_has_added_is_refused():
-    with pytest.raises(
-        UserError, match=r"^examples\.x\.kind: found the text 'ordinal'; expected one of classification"
-    ):
-        from_dict(ExamplesConfig, {"input": "x", "kind": "ordinal"}, "examples.x")

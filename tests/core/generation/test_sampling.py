@@ -106,11 +106,8 @@ def test_what_is_impossible_stays_impossible():
     [
         ({"max_new_tokens": 0}, r"max_new_tokens: 0; expected at least 1"),
         ({"temperature": -0.5}, r"temperature: -0\.5"),
-        ({"temperature": float("nan")}, r"temperature: (found )?nan"),
-        ({"top_k": -1}, r"top_k: -1"),
         ({"top_p": 0.0}, r"top_p: 0\.0; expected above 0 and at most 1"),
         ({"repetition_penalty": 0.9}, r"repetition_penalty: 0\.9; expected at least 1"),
-        ({"seed": -1}, r"seed: -1"),
         ({"seed": 1 << 63}, r"seed: 9223372036854775808"),
     ],
 )

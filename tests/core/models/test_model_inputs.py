@@ -96,28 +96,14 @@ SHAPE = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}
     ("papers", "change", "message"),
     [
         (MODELS, {"heads": 7}, r"^m\.heads: 7 does not divide width 30"),
-        (MODELS, {"layers": 0}, r"^m\.layers: found 0; expected above 0"),
-        (MODELS, {"width": -3}, r"^m\.width: found -3; expected above 0"),
-        (MODELS, {"vocab_size": 0}, r"^m\.vocab_size: found 0; expected above 0"),
-        (MODELS, {"dropout": -0.1}, r"^m\.dropout: found -0\.1; expected at least 0"),
-        (MODELS, {"context": -3}, r"^m\.context: found -3; expected above 0"),
-        (MODELS, {"dropout": 1.0}, r"^m\.dropout: found 1\.0; expected below 1"),
-        (MODELS, {"initializer_range": 0.0}, r"^m\.initializer_range: found 0\.0; expected above 0"),
         (
             ["llama", "modernbert"],
             {"heads": 2},
             r"^m\.heads: 2 in width 30 have 15 dimensions each; expected an even number",
         ),
         (["llama"], {"kv_heads": 2}, r"^m\.kv_heads: 2 does not divide heads 3"),
-        (["llama"], {"kv_heads": 0}, r"^m\.kv_heads: found 0; expected above 0"),
-        (["llama", "modernbert"], {"inner": 0}, r"^m\.inner: found 0; expected above 0"),
-        (["llama"], {"rope_base": 0.0}, r"^m\.rope_base: found 0\.0; expected above 0"),
-        (["modernbert"], {"global_every": 0}, r"^m\.global_every: found 0; expected above 0"),
-        (["modernbert"], {"window": 0}, r"^m\.window: found 0; expected above 0"),
-        (["bert"], {"segments": -1}, r"^m\.segments: found -1; expected at least 0"),
         (["llama"], {"rope_factor": 4}, r"^m\.rope_factor: 4 with rope_context None; expected both"),
         (["xlnet"], {"width": 21}, r"^m\.width: 21; expected an even number"),
-        (["xlnet"], {"memory": -1}, r"^m\.memory: found -1; expected at least 0"),
     ],
 )
 def test_sizes_that_make_no_model_are_refused(papers, change, message):

@@ -56,35 +56,6 @@ def test_padding_at_either_side_changes_nothing_that_is_read(make, paper, side):
             torch.testing.assert_close(hidden[i][attention_mask[i]], model.read(row)[0], **CLOSE)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("paper", ["gpt", "llama"])
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_padding_changes_nothing_that_is_read_in_both_directions(make, paper, side):
-    model, both = make(paper), torch.tensor([True, False, True, True, False])
-    for garbage in (0, 42, V - 1, ids(seed=1)):
-        tokens, attention_mask, rows = padded(side, garbage)
-        hidden = model.read(tokens, attention_mask, bidirectional=both)
-        assert hidden.isfinite().all()
-        for i, row in enumerate(rows):
-            alone = model.read(row, bidirectional=both[i : i + 1])[0]
-            torch.testing.assert_close(hidden[i][attention_mask[i]], alone, **CLOSE)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("paper", ["bert", "modernbert", "xlnet"])
-@pytest.mark.parametrize("segmented", [False, True])
-def test_padding_at_the_right_changes_nothing_that_is_encoded(make, paper, segmented):
-    model = make(paper)
-    segments = ids(seed=3) % 2 if segmented else None
-    for garbage in (0, 42, V - 1, ids(seed=1)):
-        tokens, attention_mask, rows = padded("right", garbage)
-        hidden = model.encode(tokens, segments, attention_mask)
-        assert hidden.isfinite().all()
-        for i, row in enumerate(rows):
-            alone = model.encode(row, None if segments is None else segments[i : i + 1, : row.shape[1]])
-            torch.testing.assert_close(hidden[i][attention_mask[i]], alone[0], **CLOSE)
-
-
 @READERS
 @torch.no_grad()
 @pytest.mark.parametrize("pieces", [(11,), (1, 10), (4, 7), (3, 1, 2, 5), (1,) * 11])
@@ -112,21 +83,6 @@ def test_a_batch_of_unequal_prompts_continues_as_each_alone(make, paper):
     for i, row in enumerate(rows):
         alone = model.read(torch.cat((row, ids(4, length=5)[i : i + 1]), dim=1))
         torch.testing.assert_close(following[i], alone[0, -5:], **CLOSE)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kept", [0, 1, 4, 11])
-def test_a_shortened_memory_is_a_reading_with_that_memory_alone(make, kept):
-    model = make("xlnet", layers=1)
-    _, memory = model.read_with_memory(ids())
-    short = memory.last(kept)
-    assert short.states.shape == (B, 1, kept, 30)
-    assert torch.equal(short.states, memory.states[:, :, T - kept :])
-    found, after = model.read_with_memory(ids(1, length=5), memory=short)
-    assert after.states.shape == (B, 1, kept + 5, 30)
-    # In one layer the memory is the embeddings of the last tokens: the same as reading those and nothing before.
-    expected = model.read(torch.cat((ids()[:, T - kept :], ids(1, length=5)), dim=1))
-    torch.testing.assert_close(found, expected[:, kept:], **CLOSE)
 
 
 @torch.no_grad()

@@ -122,6 +122,7 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_rows(store, name):
 
 
 @EACH
+@pytest.mark.usefixtures("uncounted")
 def test_one_batch_is_learned_by_heart(store, device, tmp_path, name):
     sizes = {"embedding": 48, "generator_heads": 3} if name == "electra" else {}
     model, objective = make(name, dtype=torch.float32, width=48, **sizes)
@@ -143,6 +144,7 @@ def test_one_batch_is_learned_by_heart(store, device, tmp_path, name):
     assert reports[-1].loss < 0.1
 
 
+@pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize("name", ["xlnet", "transformer_xl"])
 def test_a_run_with_memory_that_is_interrupted_goes_on_with_the_same_bits(store, device, tmp_path, name):
     config = LoopConfig(

@@ -70,21 +70,6 @@ def test_the_target_of_a_position_is_the_token_behind_it(store, name, rows):
     assert kinds == {False, True}
 
 
-def test_of_the_selected_eight_tenths_are_masked_and_one_is_another_word():
-    ids = np.arange(7, 307)
-    draw = np.random.default_rng(5)
-    masked = other = same = 0
-    for _ in range(40):
-        inputs, targets = mask_next(ids, np.zeros(300, dtype=np.int64), 0.3, VOCABULARY, draw)
-        places = np.flatnonzero(targets != IGNORED) + 1
-        assert len(places) == round(0.3 * 299)
-        masked += (inputs[places] == MASK).sum()
-        same += (inputs[places] == ids[places]).sum()
-        other += len(places)
-    assert masked / other == pytest.approx(0.8, abs=0.02)
-    assert same / other == pytest.approx(0.1, abs=0.02)
-
-
 def test_what_stands_under_a_mask_changes_its_target_and_nothing_else():
     ids, documents = np.arange(7, 47), np.repeat([0, 1], 20)
     inputs, targets = mask_next(ids, documents, 0.4, VOCABULARY, np.random.default_rng(5))

@@ -33,7 +33,7 @@ def filled(tmp_path_factory, client_of):
     folder = tmp_path_factory.mktemp("a_b%c") / "one"
     folder.mkdir()
     client, uri = client_of(folder)
-    experiment = client.create_experiment("plm", stores.artifacts_of(uri), stores.experiment_tags(uri))
+    experiment, _ = stores.experiment(client, uri, "plm")
     run = client.create_run(experiment).info.run_id
     client.log_text(run, "evidence", "evidence.txt")
     model = client.create_logged_model(experiment, "m", run)

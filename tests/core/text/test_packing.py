@@ -102,16 +102,6 @@ def test_every_token_of_every_document_is_in_exactly_one_row(lengths, length, ma
     assert packed.utilisation == pytest.approx(1 - padding.mean())
 
 
-def test_the_rows_are_those_of_the_stream_whatever_its_shards(tmp_path):
-    lengths = [5, 99, 1, 37, 13, 13, 64, 2]
-    one, many = made(tmp_path / "one", lengths, 1 << 20), made(tmp_path / "many", lengths, 3)
-    assert len(many.index.shards) > 5 > len(one.index.shards)
-    for store in (one, many):
-        packed = Packed(store, 17)
-        table = packed.laid_out(packed.pieces(np.arange(len(packed))), len(packed))
-        assert np.array_equal(table[0], Packed(one, 17).laid_out(packed.pieces(np.arange(len(packed))), len(packed))[0])
-
-
 def test_a_store_without_a_token_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"none: holds no document with a token"):
         Packed(made(tmp_path / "none", []), 7)

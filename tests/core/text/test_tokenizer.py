@@ -142,11 +142,6 @@ def test_neither_the_process_nor_its_threads_change_a_byte(documents, tmp_path):
     assert len(set(found.pop().split())) == len(KINDS)
 
 
-def test_texts_that_can_be_read_once_only_are_refused_before_a_part_is_lost():
-    with pytest.raises(ValueError, match=r"^texts: can be read only once"):
-        train_tokenizer((text for text in ["a b"]), TokenizerConfig("wordpiece", 99))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_vocabulary_that_is_too_large_is_refused_with_the_largest_that_works(documents, kind):
     texts = [d.text for d in documents[:5]]

@@ -27,7 +27,7 @@ def start_in(make_gpt, device):
 
 
 @pytest.fixture
-def start(start_in, tmp_path):
+def start(start_in, tmp_path, uncounted):
     """The same, in a folder of the test's own."""
     return lambda config=CONFIG, folder="snapshots", **more: start_in(tmp_path / folder, config, **more)
 

@@ -1,19 +1,26 @@
-"""A small training as one of several processes: `torchrun ... ranked_run.py PAPER[+WAY...] FOLDER OUT [STOP]`.
+"""Small trainings of several processes, which one process forks that has imported all they need.
 
-A way is muon, recompute, compile, chunks (of the loss), bfloat16 (imitated where a machine has none), hungry or looking
-(the last process has no room for two rows beside gradients, or without learning), mixed (only the first multiplies
-bfloat16), or buckets (DDP exchanges gradients in two, at whose border the compiler cuts its graph). Its batches are cut
-into four parts, shared by the processes. Ends after STOP steps with its state saved, or goes to the end; the first
-process writes the reports and the whole weights to OUT.
+A training is PAPER[+WAY...] FOLDER OUT [STOP]. A way is muon, recompute, compile (into graphs, which are not turned
+into machine code), chunks (of the loss), bfloat16 (imitated where a machine has none), hungry or looking (the last
+process has no room for two rows beside gradients, or without learning), mixed (only the first multiplies bfloat16), or
+buckets (DDP exchanges gradients in two, at whose border the compiler cuts its graph). Its batches are cut into four
+parts, shared by the processes. Ends after STOP steps with its state saved, or goes to the end; the first process writes
+the reports and the whole weights to OUT.
 """
 
 import json
+import multiprocessing
+import os
+import socket
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
+import torch.distributed.fsdp
 from folds import CONFIG, Stops
 from test_curves import Text, initial_model
 from torch.nn import functional as F
@@ -67,6 +74,7 @@ def main(paper, folder, out, stop=None):
     if "bfloat16" in ways:
         model = model.float()
         as_on_cuda()
+    parallelize._compile = partial(parallelize._compile, backend="aot_eager")
     if "buckets" in ways:
         dist._DEFAULT_FIRST_BUCKET_BYTES = 10_000
     if "chunks" in ways:
@@ -110,5 +118,30 @@ def main(paper, folder, out, stop=None):
     leave()
 
 
+def begin(environment, errors, arguments):
+    """Be one of the processes, with what torchrun would have set."""
+    os.environ |= environment
+    with Path(errors).open("a") as file:
+        os.dup2(file.fileno(), 2)
+    main(*arguments)
+
+
+def serve():
+    """For each line, `[ranks, mode, errors, arguments]` as JSON: run it to its end, and answer with their statuses."""
+    fork = multiprocessing.get_context("fork")
+    for line in sys.stdin:
+        ranks, mode, *given = json.loads(line)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        meeting |= {"WORLD_SIZE": str(ranks), "PLM_PARALLEL": mode}
+        processes = [fork.Process(target=begin, args=(meeting | {"RANK": str(n)}, *given)) for n in range(ranks)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        print([process.exitcode for process in processes], flush=True)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve()

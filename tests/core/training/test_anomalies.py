@@ -8,7 +8,7 @@ import pytest
 import torch
 from folds import CAUSAL, CONFIG, batch_at, plain, same
 
-from plm_core.config import UserError, from_dict
+from plm_core.config import UserError
 from plm_core.objectives.loss import Loss
 from plm_core.training.callbacks.anomaly_monitor import Diverged
 from plm_core.training.config import AnomalyConfig
@@ -267,17 +267,3 @@ def test_another_error_of_torch_is_not_taken_for_a_lack_of_memory(start):
 
     with pytest.raises(RuntimeError, match="mat1"):
         list(start(loss=broken)[1])
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"policy": "ignore"}, r"^t\.policy: .* one of stop, skip, rollback"),
-        ({"sigmas": 0.0}, r"^t\.sigmas: found 0.0; expected above 0"),
-        ({"window": 3}, r"^t\.window: found 3; expected at least 4"),
-        ({"limit": -1}, r"^t\.limit: found -1; expected at least 0"),
-    ],
-)
-def test_an_impossible_section_is_refused_by_name(section, message):
-    with pytest.raises(UserError, match=message):
-        from_dict(AnomalyConfig, section, "t")

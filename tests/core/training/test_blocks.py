@@ -50,14 +50,14 @@ def test_gradients_are_the_same_to_the_bit_from_less_memory(store, name):
     assert not any("forward" in vars(block) for block in blocks_of(model))
 
 
-def test_a_training_is_the_same_and_its_work_is_counted_once(start, undisturbed, monkeypatch):
+def test_a_training_is_the_same_and_its_work_is_counted_once(start_in, undisturbed, monkeypatch, tmp_path):
     counted = []
     monkeypatch.setattr(
         "plm_core.training.callbacks.speed_monitor.step_flops", lambda *a: counted.append(step_flops(*a)) or counted[0]
     )
-    model, reports = start(replace(CONFIG, activation_checkpointing=True))
+    model, reports = start_in(tmp_path / "recomputed", replace(CONFIG, activation_checkpointing=True))
     assert plain(reports) == undisturbed[1]
     assert same(model, undisturbed[0])
     assert not any("forward" in vars(block) for block in model.blocks)
-    start(CONFIG, "plain")[1].send(None)
+    start_in(tmp_path / "plain")[1].send(None)
     assert counted[0] == counted[1]

@@ -4,8 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
@@ -114,14 +112,6 @@ def test_xlnet_needs_two_streams_over_memory_and_text(store, carried):
     expected = L * (keys + stream(N, 3)) + (L - 1) * stream(T, 3) + stream(T, 1) + product(B * N, D, V)
     carry = tuple(each.to(META) for each in objective.loss(model, batch).carry) if carried else None
     assert step_flops(model, lambda there, rows, _: objective.loss(there, rows, carry), batch) == expected
-
-
-@pytest.mark.parametrize("paper", PAPERS)
-def test_what_is_counted_is_what_a_cpu_computes(paper, store, device):
-    model, objective, batch = case(paper, store)
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        objective.loss(model, batch).nll.backward()
-    assert step_flops(model, objective.loss, batch) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -26,7 +26,7 @@ def test_it_moves_matrices_as_torchs_does(monkeypatch, together):
     monkeypatch.setattr(muon, "multiplies_bfloat16", lambda kind: True)
     monkeypatch.setattr(muon, "TOGETHER", together)
     ours, theirs = ([torch.nn.Parameter(matrix) for matrix in drawn(1)] for _ in range(2))
-    one = Muon([{"params": ours, "weight_decay": 0.3}], 0.02, 0.9)
+    one = Muon([{"params": ours, "weight_decay": 0.3, "lr": 0.02}], 0.9)
     for matrix in ours:
         one.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
     other = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
@@ -80,7 +80,7 @@ def test_no_more_matrices_are_copied_at_once_than_is_said(monkeypatch):
     monkeypatch.setattr(muon, "TOGETHER", 2 * 24 * 8 + 1)
     monkeypatch.setattr(muon, "newton_schulz", lambda stack: stacks.append(len(stack)) or stack)
     matrices = [torch.nn.Parameter(torch.ones(24, 8)) for _ in range(5)]
-    optimizer = Muon([{"params": matrices, "weight_decay": 0.0}], 0.02, 0.9)
+    optimizer = Muon([{"params": matrices, "weight_decay": 0.0, "lr": 0.02}], 0.9)
     for matrix in matrices:
         matrix.grad = torch.ones(24, 8)
         optimizer.state[matrix]["momentum_buffer"] = torch.zeros(24, 8)

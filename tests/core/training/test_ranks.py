@@ -1,4 +1,4 @@
-"""Processes that train together, as torchrun starts them, on gloo: batches, losses and weights are those of one."""
+"""Processes that train together, as under torchrun, on gloo: batches, losses and weights are those of one."""
 
 import json
 import os
@@ -20,26 +20,36 @@ TOLERANCE = 1e-9
 PAPERS = ("gpt", "llama", "gpt_bert", "bert", "xlnet")
 
 
-def started(paper, folder, ranks=1, mode="ddp", stop=None):
-    """A run of ``ranked_run.py``."""
-    out = folder.parent / f"{folder.name}.{ranks}.{mode}"
-    python = [sys.executable] if ranks == 1 else [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d",
-        "--rdzv-endpoint", "localhost:0",
-    ]  # fmt: skip
+@pytest.fixture(scope="module")
+def started():
+    """Starts a training in ``ranked_run.py``: where its results are, the statuses of its processes, their errors."""
     path = os.pathsep.join([str(HERE), str(HERE.parents[1] / "golden")])
-    environment = os.environ | {"PYTHONPATH": path, "PLM_PARALLEL": mode, "OMP_NUM_THREADS": "1"}
-    return out, subprocess.run(
-        [*python, str(HERE / "ranked_run.py"), paper, str(folder), str(out), *([str(stop)] if stop else [])],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, HERE / "ranked_run.py"],
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as server:  # fmt: skip
+
+        def started(paper, folder, ranks=1, mode="ddp", stop=None):
+            out, errors = (folder.parent / f"{folder.name}.{ranks}.{mode}{end}" for end in ("", ".errors"))
+            arguments = [paper, str(folder), str(out), *([stop] if stop else [])]
+            print(json.dumps([ranks, mode, str(errors), arguments]), file=server.stdin, flush=True)
+            return out, json.loads(server.stdout.readline()), errors.read_text()
+
+        yield started
+        server.stdin.close()
 
 
-def trained(paper, folder, ranks=1, mode="ddp", stop=None):
+@pytest.fixture(scope="module")
+def trained(started):
     """The reports and weights of a run, or None when it stopped."""
-    out, done = started(paper, folder, ranks, mode, stop)
-    assert done.returncode == 0, done.stderr
-    return None if stop else (json.loads(out.read_text()), torch.load(f"{out}.pt", weights_only=True))
+
+    def trained(paper, folder, ranks=1, mode="ddp", stop=None):
+        out, statuses, errors = started(paper, folder, ranks, mode, stop)
+        assert statuses == [0] * ranks, errors
+        return None if stop else (json.loads(out.read_text()), torch.load(f"{out}.pt", weights_only=True))
+
+    return trained
 
 
 def require_equal_reports(one, other, tolerance=TOLERANCE):
@@ -57,14 +67,14 @@ def require_equal(one, other):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def alone(trained, tmp_path_factory):
     """What one process makes of a paper."""
     return cache(lambda paper: trained(paper, tmp_path_factory.mktemp("alone") / paper))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
-def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path, alone, paper):
+def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path, trained, alone, paper):
     alone = alone(paper)
     require_equal(trained(paper, tmp_path / "ddp", ranks=2), alone)
     trained(paper, tmp_path / "stopped", ranks=2, stop=5)
@@ -73,7 +83,9 @@ def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
-def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one_process(tmp_path, alone, paper):
+def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one_process(
+    tmp_path, trained, alone, paper
+):
     alone = alone(paper)
     require_equal(trained(paper, tmp_path / "fsdp", ranks=2, mode="fsdp"), alone)
     trained(paper, tmp_path / "stopped", ranks=2, mode="fsdp", stop=5)
@@ -82,14 +94,14 @@ def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one
 
 
 @pytest.mark.slow
-def test_matrices_that_muon_updates_are_put_together_by_one_process_each(tmp_path, alone):
+def test_matrices_that_muon_updates_are_put_together_by_one_process_each(tmp_path, trained, alone):
     # Four processes share two matrices of each shape, whose rows they cannot share evenly.
     require_equal(trained("gpt+muon", tmp_path / "fsdp", ranks=4, mode="fsdp"), alone("gpt+muon"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", ["gpt", "xlnet"])
-def test_all_processes_cut_their_rows_where_one_has_no_room(tmp_path, alone, paper):
+def test_all_processes_cut_their_rows_where_one_has_no_room(tmp_path, trained, alone, paper):
     require_equal(trained(f"{paper}+hungry", tmp_path / "hungry", ranks=2), alone(paper))
     assert json.loads((tmp_path / "hungry/step-00000012/progress.json").read_text())["accumulation"] == 8
 
@@ -120,28 +132,28 @@ def test_gpus_of_different_names_that_compute_alike_are_a_warning(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_process_without_room_for_held_out_rows_reads_fewer_while_the_other_waits(tmp_path, alone):
+def test_a_process_without_room_for_held_out_rows_reads_fewer_while_the_other_waits(tmp_path, trained, alone):
     require_equal(trained("gpt+looking", tmp_path / "looking", ranks=2), alone("gpt"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_processes_that_would_not_compute_alike_end_with_a_line(tmp_path, mode):
-    _, done = started("gpt+bfloat16+mixed", tmp_path / "mixed", ranks=2, mode=mode)
-    assert done.returncode == 1
-    assert "Unfit: bfloat16: True in process 0, False in process 1; expected the same in all" in done.stderr
+def test_processes_that_would_not_compute_alike_end_with_a_line(tmp_path, started, trained, mode):
+    _, statuses, errors = started("gpt+bfloat16+mixed", tmp_path / "mixed", ranks=2, mode=mode)
+    assert statuses == [1, 1]
+    assert "Unfit: bfloat16: True in process 0, False in process 1; expected the same in all" in errors
     trained("gpt+mixed", tmp_path / "exact", ranks=2, mode=mode)  # in float64 it makes no difference
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "way"), [("ddp", "+buckets"), ("fsdp", "")])
-def test_blocks_are_compiled_and_recomputed_and_losses_come_in_chunks(tmp_path, alone, mode, way):
+def test_blocks_are_compiled_and_recomputed_and_losses_come_in_chunks(tmp_path, trained, alone, mode, way):
     require_equal(trained(f"gpt+compile+recompute+chunks{way}", tmp_path / mode, ranks=2, mode=mode), alone("gpt"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", ["gpt", "xlnet"])
-def test_weights_that_travel_in_bfloat16_are_those_that_would_be_multiplied(tmp_path, alone, paper):
+def test_weights_that_travel_in_bfloat16_are_those_that_would_be_multiplied(tmp_path, trained, alone, paper):
     one = trained(f"{paper}+bfloat16", tmp_path / "fsdp", ranks=2, mode="fsdp")
     require_equal_reports(one, alone(f"{paper}+bfloat16"), tolerance=0.02)
     assert all(weight.dtype == torch.float32 for weight in one[1].values())
@@ -150,7 +162,7 @@ def test_weights_that_travel_in_bfloat16_are_those_that_would_be_multiplied(tmp_
 
 
 @pytest.mark.slow
-def test_four_processes_that_are_interrupted_to_the_bit_and_a_run_that_one_began_and_two_end(tmp_path, alone):
+def test_four_processes_that_are_interrupted_to_the_bit_and_a_run_that_one_began_and_two_end(tmp_path, trained, alone):
     alone = alone("transformer_xl")
     require_equal(trained("transformer_xl", tmp_path / "ddp", ranks=4), alone)
     trained("gpt", tmp_path / "again", ranks=4, stop=5)

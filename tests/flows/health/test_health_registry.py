@@ -250,14 +250,6 @@ def test_in_a_checkout_that_was_moved_all_is_well(root, tmp_path):
     assert look(root).findings != []
 
 
-def test_a_database_that_is_damaged_is_a_line(tmp_path, empty_store, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    database = project(tmp_path, empty_store) / "artifacts/mlflow/mlflow.db"
-    database.write_bytes(b"no database" * 1000)
-    report = look(tmp_path)
-    assert report.unseen == {"registry": f"MLflow at sqlite:///{database}: file is not a database"}
-
-
 def test_with_mlflow_away_it_says_so(root, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     report = look(root)

@@ -180,53 +180,33 @@ def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root,
     assert len(whats(outputs.old_objects, root)) == 1
 
 
-def test_old_parts_of_a_stage_that_nobody_has_run_again_go(root):
-    for name, days in (("clean", 8), ("pack", 6)):
-        folder = root / "artifacts/parts" / name
-        (folder / "documents/000000").mkdir(parents=True)
-        (folder / "documents/000000/keys.u64").write_bytes(b"12345678")
-        aged(folder, days=days)
-    assert deleted(local.old_snapshots, root) == [("artifacts/parts/clean", 8)]
-    assert [path.name for path in (root / "artifacts/parts").iterdir()] == ["pack"]
-
-
 def test_old_snapshots_go_unless_a_training_is_at_work(root):
     old, young = (root / f"artifacts/snapshots/pretrain-{name}-0123456789abcdef" for name in ("a", "b"))
-    for folder in (old, young):
+    parts = root / "artifacts/parts/clean"  # of a stage that nobody has run again
+    for folder in (old, young, parts):
         (folder / "step-00000004").mkdir(parents=True)
         (folder / "step-00000004/progress.json").write_text("{}")
-    aged(old, days=8)
+    aged(old, parts, days=8)
     aged(young, days=6)
     process = training(root, "the digest")
-    assert whats(local.old_snapshots, root) == []
+    assert whats(local.old_files, root) == []
     process.communicate("end\n")
-    assert deleted(local.old_snapshots, root) == [(old.relative_to(root).as_posix(), 2)]
-    assert (old.exists(), young.exists()) == (False, True)
+    assert deleted(local.old_files, root) == [("artifacts/parts/clean", 2), (old.relative_to(root).as_posix(), 2)]
+    assert [folder.exists() for folder in (old, young, parts)] == [False, True, False]
 
 
 def test_a_journal_goes_once_it_is_old_and_sent_and_never_one_with_unsent_points(root):
     training(root, "the digest").communicate("stop\n")
     (journal,) = root.glob("artifacts/journals/*.jsonl")
     aged(journal, days=8)
-    assert whats(local.old_journals, root) == []
+    assert whats(local.old_files, root) == []
     with journal.open("a") as file:
         file.write('{"kind": "published"}\n')
     aged(journal, days=6)
-    assert whats(local.old_journals, root) == []
+    assert whats(local.old_files, root) == []
     aged(journal, days=8)
-    assert [where for where, _ in deleted(local.old_journals, root)] == [journal.relative_to(root).as_posix()]
+    assert [where for where, _ in deleted(local.old_files, root)] == [journal.relative_to(root).as_posix()]
     assert list(root.glob("artifacts/journals/*-gpt-*")) == []
-
-
-def test_compiled_code_goes_when_nobody_has_read_it(root):
-    folder = root / "artifacts/compiled/ab"
-    folder.mkdir(parents=True)
-    for name in ("old.so", "read.so", "new.so"):
-        (folder / name).write_bytes(b"123")
-    aged(folder / "old.so", folder / "read.so", days=8)
-    os.utime(folder / "read.so", (time.time(), time.time() - 8 * 86400))
-    assert deleted(local.old_compiled, root) == [("1 files of artifacts/compiled", 3)]
-    assert sorted(path.name for path in folder.iterdir()) == ["new.so", "read.so"]
 
 
 def gc(root, *arguments, answer=""):
@@ -235,10 +215,13 @@ def gc(root, *arguments, answer=""):
 
 
 def test_the_command_says_what_it_would_delete_and_deletes_it_without_a_terminal(root):
-    compiled = root / "artifacts/compiled/old.so"
-    compiled.parent.mkdir(parents=True)
-    compiled.write_bytes(b"12345")
-    aged(compiled, days=8)
+    folder = root / "artifacts/compiled/ab"
+    folder.mkdir(parents=True)
+    compiled, read, _ = files = [folder / name for name in ("old.so", "read.so", "new.so")]
+    for path in files:
+        path.write_bytes(b"12345")
+    aged(compiled, read, days=8)
+    os.utime(read, (time.time(), time.time() - 8 * 86400))
     said = gc(root, "--dry-run", "--json")
     assert said.returncode == 0, said.stderr
     waste = {"what": "1 files of artifacts/compiled", "why": "not read for 7 days", "bytes": 5}
@@ -246,7 +229,7 @@ def test_the_command_says_what_it_would_delete_and_deletes_it_without_a_terminal
     assert compiled.exists()
     shown = gc(root)
     assert "5 bytes freed" in shown.stdout
-    assert not compiled.exists()
+    assert [path.exists() for path in files] == [False, True, True]
     assert gc(root).stdout == "nothing to delete\n"
 
 
@@ -290,8 +273,8 @@ def test_a_sweep_goes_when_nobody_has_gone_on_with_it_and_it_does_not_run(root):
     for name in ("old", "new", "running"):
         sweep = Workspaces(root, name, [], root / ".dvc/cache")
         sweep.freeze()
-        sweep.beside(1, "log").parent.mkdir(parents=True)
-        sweep.beside(1, "log").write_text("a line")
+        (sweep.folder / "trials").mkdir(parents=True)
+        (sweep.folder / "trials/1.log").write_text("a line")
         (sweep.folder / "data").symlink_to(root / "text")  # not the sweep's
     aged(root / "artifacts/sweeps/old", days=8)
     aged(root / "artifacts/sweeps/new", days=8)
@@ -300,8 +283,7 @@ def test_a_sweep_goes_when_nobody_has_gone_on_with_it_and_it_does_not_run(root):
     (root / "text").write_text("2")
     with workspaces.only_one(root / "artifacts/sweeps/running"):
         aged(root / "artifacts/sweeps/running", days=8)
-        report = finding.look({"sweeps": local.old_sweeps}, root, RULES, mend=True)
-    old, running = (f"the sweep {name}, with its experiments" for name in ("old", "running"))
-    assert [(waste.where, waste.bytes) for waste in report.mended] == [(old, 6)]
-    assert "this sweep is already running" in report.unseen[running]
+        report = finding.look({"sweeps": local.old_files}, root, RULES, mend=True)
+    assert [(waste.where, waste.bytes) for waste in report.mended] == [("artifacts/sweeps/old", 6)]
+    assert "this sweep is already running" in report.unseen["artifacts/sweeps/running"]
     assert sorted(path.name for path in (root / "artifacts/sweeps").glob("*/")) == ["new", "running"]

@@ -30,15 +30,11 @@ def test_what_is_written_is_what_is_searched(tmp_path):
     sweep = sweep_of(tmp_path)
     assert sweep.space == {"a.rate": Range(1e-3, 0.1, log=True), "a.layers": Range(1, 4), "a.kind": ["x", "y"]}
     assert (sweep.file, sweep.name) == ("artifacts/metrics/pretrain-gpt.json", "valid_loss")
-    assert sweep.prune
     assert sweep_of(tmp_path, metric="ingest-own/own/documents").name == "own/documents"
-
-
-def test_trials_are_comparable_as_long_as_space_and_metric_are_the_same(tmp_path):
-    digest = sweep_of(tmp_path).searched
-    assert sweep_of(tmp_path, trials=9, minutes=3, prune=False, seed=5).searched == digest
+    # Trials are comparable as long as space and metric are the same.
+    assert sweep_of(tmp_path, trials=9, minutes=3, prune=False, seed=5).searched == sweep.searched
     others = [{"direction": "higher"}, {"metric": "a/b"}, {"space": GOOD["space"] | {"a.kind": ["x", "z"]}}]
-    assert len({digest, *(sweep_of(tmp_path, **other).searched for other in others)}) == 4
+    assert len({sweep.searched, *(sweep_of(tmp_path, **other).searched for other in others)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -50,10 +46,6 @@ def test_trials_are_comparable_as_long_as_space_and_metric_are_the_same(tmp_path
         ({"space": {"a": {"low": 2, "high": 2}}}, r"low: 2, high: 2; expected a smaller and a larger number"),
         ({"space": {"a": {"low": 0, "high": 2, "log": True}}}, r"low: 0; expected a number above 0 with log"),
         ({"space": {"a": {"low": 0}}}, r"sweep\.space\.a.*high: missing"),
-        ({"direction": "down"}, r"sweep\.direction: found the text 'down'; expected one of lower, higher"),
-        ({"trials": 0}, r"sweep\.trials: found 0; expected at least 1"),
-        ({"minutes": 0}, r"sweep\.minutes: found 0; expected above 0"),
-        ({"trails": 3}, r"sweep\.trails: unknown parameter; did you mean 'trials'\?"),
     ],
 )
 def test_what_cannot_be_searched_is_one_line(tmp_path, changes, message):
@@ -62,19 +54,12 @@ def test_what_cannot_be_searched_is_one_line(tmp_path, changes, message):
     assert "\n" not in str(refused.value)
 
 
-def test_without_the_section_its_name_is_said(tmp_path):
-    (tmp_path / "params.yaml").write_text("tracking: {}\n")
-    with pytest.raises(UserError, match=r"sweep: no such section in .*params\.yaml; it has tracking"):
-        read_section(tmp_path, Sweep, "sweep")
-
-
 def test_time_and_money_are_time(tmp_path, monkeypatch):
     monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
     assert sweep_of(tmp_path).seconds() == math.inf
     assert sweep_of(tmp_path, minutes=1.5).seconds() == 90
-    for price in (None, "0", "much"):
-        if price is not None:
-            monkeypatch.setenv("PLM_PRICE_PER_HOUR", price)
+    for price in ("", "0", "much"):
+        monkeypatch.setenv("PLM_PRICE_PER_HOUR", price)
         with pytest.raises(UserError, match=r"sweep\.cost: 4, but PLM_PRICE_PER_HOUR is .*expected what an hour costs"):
             sweep_of(tmp_path, cost=4).seconds()
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "2.5")

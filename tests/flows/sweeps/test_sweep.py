@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 
+import optuna
 import psutil
 import pytest
 import yaml
-from toys import alive, wait_for
+from toys import alive, git, wait_for
 
 from flows import machine
 from flows.machine import Machine
@@ -72,10 +73,6 @@ sweep:
 """
 
 
-def git(root, *arguments):
-    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
-
-
 def change(root, **values):
     path = root / "params.yaml"
     params = yaml.safe_load(path.read_text())
@@ -91,7 +88,7 @@ def root(toy):
         "/artifacts/*\n!/artifacts/metrics/\n/data.txt\n/model.txt\n/raw.txt\n/steps.txt\n"
     )
     git(root, "add", "--all")
-    git(root, "-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "one")
+    git(root, "commit", "-qm", "one")
     return root
 
 
@@ -173,7 +170,7 @@ def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(r
     best = min(trials, key=lambda trial: trial["value"])
     assert f"best           trial {best['number']}: " in said
     assert (git(root, "status", "--porcelain"), (root / "params.yaml").read_text()) == before
-    assert len(git(root, "worktree", "list").splitlines()) == 1
+    assert [path.name for path in (root / "artifacts/sweeps/sweep/trials").glob("*/")] == []
     page = (root / "artifacts/sweeps/sweep/sweep.html").read_text()
     assert page.count("<svg") == 3
     assert f"trial {best['number']}" in page
@@ -217,6 +214,8 @@ def test_everything_killed_goes_on_where_it_was(root, hold):
     wait_for(lambda: all((trials / f"{n}/steps.txt").exists() for n in (0, 1)))
     family = psutil.Process(process.pid).children(recursive=True)
     slow = [child for child in family if child.cmdline()[-1:] == ["train.py"]]
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{trials.parent / 'study.db'}")
+    wait_for(lambda: study.user_attrs.get("seconds"))
     for child in slow:
         child.suspend()
     os.kill(process.pid, signal.SIGKILL)
@@ -229,7 +228,9 @@ def test_everything_killed_goes_on_where_it_was(root, hold):
     done = [len((trials / f"{n}/steps.txt").read_text().split()) for n in (0, 1)]
     assert done == [1, 1]
     hold.unlink()
+    spent = study.user_attrs["seconds"]
     sweep(root, "--jobs", "2")
+    assert study.user_attrs["seconds"] > spent  # of both calls
     assert [trial["state"] for trial in found(root)] == ["complete"] * 2
     assert all(steps(root, number).endswith(ALL) for number in (0, 1))
 

@@ -1,69 +1,95 @@
-"""Trials of a sweep, without their processes."""
-
-import json
+"""The search: what is tried, which trials end early, which is the best. A small program takes the place of trials."""
 
 import pytest
 
-from flows.outcome import UserError
+from flows.sweeps import sweep as sweeps
 from flows.sweeps.space import Range, Sweep
-from flows.sweeps.study import WARM, Study
-from flows.sweeps.sweep import PrunedError, Trials
+from flows.sweeps.study import WARM, best, distribution, ended, opened, params_of
+from flows.sweeps.sweep import Trials
 
-SWEEP = Sweep(metric="train/loss", direction="lower", space={"x": Range(0.0, 6.0)}, trials=9, minutes=60.0)
+SPACE = {"x": Range(0.0, 6.0), "n": Range(1, 8, log=True), "k": ["a", "b"]}
+TRIAL = """
+import json, os, pathlib, time
+
+number = int(os.environ["PLM_TRIAL"].rpartition("-")[2])
+def report(step, value, stage="train", name="loss"):
+    line = json.dumps({"stage": stage, "step": step, "metrics": {name: value, "other": 1.0}})
+    with open(os.environ["PLM_REPORTS"], "a") as file:
+        file.write(line + "\\n")
+report(1, 20.0)
+print("a line", flush=True)
+report(2, 99.0, stage="test")
+report(2, 99.0, name="score")
+report(1, 0.5)  # it went back, and reports a step again
+report(5, 10.0 + number)
+with open(os.environ["PLM_REPORTS"], "a") as file:
+    file.write('{"stage": "train", "st')  # the next line is half written
+print("another line", flush=True)
+while number == LAST:
+    time.sleep(1)
+pathlib.Path("artifacts/metrics").mkdir(parents=True)
+pathlib.Path("artifacts/metrics/train.json").write_text(json.dumps({"loss": 10.0 + number}))
+"""
 
 
-class Broken:
-    """Workspaces that cannot be made; each time it notes how long the sweep has taken, as a new process reads it."""
+def sweep(**changes):
+    return Sweep(**{"metric": "train/loss", "direction": "lower", "space": SPACE, "trials": WARM + 1} | changes)
 
-    def __init__(self, folder):
-        self.folder, self.seconds = folder, []
+
+class Places:
+    """Folders in which the program above takes the place of a trial; ``last`` is the number of one that does not end
+    by itself."""
+
+    def __init__(self, folder, last):
+        self.folder, self._last = folder, last
+
+    def place(self, number, suffix=""):
+        return self.folder / f"{number}{suffix}"
 
     def open(self, number, params):
-        self.seconds.append(Study(self.folder, "s", SWEEP).seconds)
-        raise UserError("no room")
+        module = self.place(number) / "flows/sweeps"
+        module.mkdir(parents=True)
+        (module.parent / "__init__.py").touch()
+        (module / "trial.py").write_text(f"LAST = {self._last}\n{TRIAL}")
+        return self.place(number)
 
-    def close(self, number):
+    def keep(self, number):
         pass
 
-
-def test_a_sweep_that_is_killed_remembers_the_time_it_has_taken(tmp_path):
-    study, places = Study(tmp_path, "s", SWEEP), Broken(tmp_path)
-    study.seconds = 100.0
-    trials = Trials(SWEEP, study, places, "train", {}, 0)
-    with pytest.raises(UserError, match="the first 3 trials have failed"):
-        trials.run(1)
-    first, *later = places.seconds
-    assert first == 100.0 < later[0] < later[1] < 160.0
+    close = keep
 
 
-def say(path, step, value, stage="train", name="loss"):
-    with path.open("a") as file:
-        file.write(json.dumps({"stage": stage, "step": step, "metrics": {name: value, "other": 1.0}}) + "\n")
+@pytest.mark.parametrize(
+    ("direction", "prune", "last"), [("lower", True, WARM), ("lower", False, -1), ("higher", True, -1)]
+)
+def test_a_trial_that_is_worse_than_the_median_at_its_step_ends_early(tmp_path, monkeypatch, direction, prune, last):
+    monkeypatch.setattr(sweeps, "LOOK_S", 0.0)
+    rules = sweep(direction=direction, prune=prune)
+    study = opened(tmp_path, rules)
+    Trials(rules, study, Places(tmp_path, last), "train", {}, 0).run(1)
+    pruned = last == WARM
+    states = ["complete"] * WARM + ["pruned" if pruned else "complete"]
+    found = ended(opened(tmp_path, rules))
+    assert [each.state for each in found] == states
+    assert [each.value for each in found] == [10.0 + number for number in range(WARM + 1)]
+    assert found[-1].reason == ("at step 5" if pruned else "")
+    assert {str(trial.intermediate_values) for trial in study.trials[:1]} == {"{1: 20.0, 5: 10.0}"}
+    assert best(study).number == (0 if direction == "lower" else WARM)
+    assert study.user_attrs["seconds"] > sum(each.seconds for each in found) > 0
 
 
-def test_what_a_training_run_reports_is_told_once_and_ends_a_trial_that_is_worse_than_others(tmp_path):
-    study, path = Study(tmp_path, "s", SWEEP), tmp_path / "reports"
-    for _ in range(WARM):
-        before = study.ask()
-        study.report(before, 5, 1.0)
-        study.end(before, 1.0, 1.0)
-    trial, trials = study.ask(), Trials(SWEEP, study, Broken(tmp_path), "train", {}, 0)
-    trials.look(trial, path)
-    say(path, 1, 2.5)
-    say(path, 2, 9.0, stage="test")
-    say(path, 2, 9.0, name="score")
-    trials.look(trial, path)
-    say(path, 2, 2.4)
-    say(path, 1, 0.7)  # it went back and says a step again
-    with path.open("a") as file:
-        file.write('{"stage": "train", "st')  # the next is half written
-    seconds = study.seconds
-    trials.look(trial, path)
-    assert Study(tmp_path, "s", SWEEP).seconds > seconds  # a sweep that is killed remembers the time until now
-    path.write_text("")
-    say(path, 5, 1.5)
-    say(path, 6, 0.1)
-    with pytest.raises(PrunedError) as ended:
-        trials.look(trial, path)
-    assert ended.value.step == 5
-    assert study.study.trials[trial.number].intermediate_values == {1: 2.5, 2: 2.4, 5: 1.5}
+def test_values_are_in_the_space_and_the_same_from_the_same_seed_but_others_in_a_later_call(tmp_path):
+    space = {name: distribution(values) for name, values in SPACE.items()}
+    tried = []
+    for folder, seed in (("one", 0), ("two", 0), ("three", 1)):
+        (tmp_path / folder).mkdir()
+        study = opened(tmp_path / folder, sweep(seed=seed))
+        tried.append([params_of(study.ask(space)) for _ in range(12)])
+    for params in tried[0]:
+        assert 0 <= params["x"] <= 6
+        assert params["x"] == float(f"{params['x']:.4g}")
+        assert params["n"] in range(1, 9)
+        assert params["k"] in ("a", "b")
+    assert tried[0] == tried[1] != tried[2]
+    later = opened(tmp_path / "one", sweep())
+    assert params_of(later.ask(space))["x"] not in [params["x"] for params in tried[0]]

@@ -4,10 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from toys import git
 
 from flows.outcome import UserError
 from flows.sweeps import workspaces
@@ -16,23 +16,18 @@ from flows.sweeps.workspaces import Workspaces
 PARAMS = "a:\n  x: 1 # a comment\n  y: 2\n"
 
 
-def git(root, *arguments):
-    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
-
-
 @pytest.fixture
 def root(toy):
     root = toy("stages: {}\n", params_yaml=PARAMS, code_py="one\n")
     (root / ".gitignore").write_text("/artifacts/*\n!/artifacts/metrics/\n/data/\n")
     git(root, "add", "--all")
-    git(root, "-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "one")
+    git(root, "commit", "-qm", "one")
     return root
 
 
 @pytest.fixture
 def made(root):
-    found = Workspaces(root, "s", ["data/raw.txt", "code.py"], root / ".dvc/cache")
-    return found
+    return Workspaces(root, "s", ["data/raw.txt", "large.bin", "code.py"], root / ".dvc/cache")
 
 
 def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root, made, monkeypatch):
@@ -53,7 +48,7 @@ def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root,
     assert (place / "code.py").read_text() == "two\n"
     assert (place / "new.py").read_text() == "new\n"
     assert (place / latin).read_text() == "old\n"
-    assert not (place / "large.bin").exists()
+    assert (place / "large.bin").is_symlink()
     assert (place / "data/raw.txt").read_text() == "raw"
     assert (place / "params.yaml").read_text() == PARAMS.replace("x: 1", "x: 7")
     assert git(root, "status", "--porcelain") == before
@@ -80,29 +75,17 @@ def test_a_trial_that_is_there_is_as_it_was_left_and_one_half_made_is_made_anew(
     (place / "state").write_text("half way")
     assert made.open(1, {"a.x": 7}) == place
     assert (place / "state").read_text() == "half way"
-    made.beside(1, "ready").unlink()
+    place.rename(made.place(1, ".new"))  # killed before it was complete
+    with pytest.raises(UserError, match=r"b: no such section in params\.yaml"):
+        made.open(1, {"b.x": 8})
     made.open(1, {"a.x": 8})
     assert not (place / "state").exists()
     assert "x: 8" in (place / "params.yaml").read_text()
 
 
-def test_worktrees_are_made_and_removed_side_by_side(root, made):
-    made.freeze()
-
-    def close(number):
-        for _ in range(200):
-            made.close(number)
-
-    with ThreadPoolExecutor(4) as pool:
-        closing = [pool.submit(close, number) for number in (7, 8, 9)]
-        for number in range(6):
-            made.open(number, {})
-            made.close(number)
-        assert [each.result() for each in closing] == [None] * 3
-    assert len(git(root, "worktree", "list").splitlines()) == 1
-
-
-def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_worktree_goes(root, made):
+def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_checkout_goes(root, made, monkeypatch):
+    monkeypatch.setattr(workspaces, "LARGEST", 10)
+    (root / "large.bin").write_text("x" * 11)
     (root / "data").mkdir()
     (root / "data/raw.txt").write_text("raw")
     for name, value in {"noprefix": "true", "external": "echo"}.items():
@@ -117,7 +100,6 @@ def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_worktree_goes(root, m
     made.keep(1)
     made.close(1)
     assert not place.exists()
-    assert len(git(root, "worktree", "list").splitlines()) == 1
     listed = subprocess.run(
         [sys.executable, "-m", "dvc", "exp", "list", "--name-only"],
         cwd=root,
@@ -129,7 +111,7 @@ def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_worktree_goes(root, m
     (experiment,) = git(root, "for-each-ref", "--format=%(objectname)", "refs/exps").split()
     names = git(root, "ls-tree", "-r", "--name-only", experiment).split()
     assert "artifacts/metrics/train.json" in names
-    assert "data/raw.txt" not in names  # a link to what git does not have
+    assert not {"data/raw.txt", "large.bin"} & {*names}  # links to what git does not have
     assert "code.py" in names
     assert made.difference(1).count("\n-  x: 1 # a comment\n+  x: 7 # a comment\n") == 1
     (root / "change.diff").write_text(made.difference(1))
@@ -142,12 +124,12 @@ def test_a_sweep_that_is_removed_leaves_nothing_and_others_alone(root, made):
     other.freeze()
     other.open(2, {})
     other.keep(2)
-    theirs = git(root, "for-each-ref"), git(root, "worktree", "list")
+    theirs = git(root, "for-each-ref")
     made.freeze()
     made.open(12, {"a.x": 7})
     made.keep(12)
     made.remove()
-    assert (git(root, "for-each-ref"), git(root, "worktree", "list")) == theirs
+    assert git(root, "for-each-ref") == theirs
     assert [path.name for path in (root / "artifacts/sweeps").glob("*/")] == ["s-1"]
 
 
@@ -175,9 +157,3 @@ def test_what_is_no_whole_repository_with_a_commit_is_refused(root, tmp_path):
     git(tmp_path / "none", "init", "-q")
     with pytest.raises(UserError, match=r"`git read-tree HEAD`: fatal: Not a valid object name HEAD"):
         Workspaces(tmp_path / "none", "s", [], Path()).freeze()
-
-
-def test_a_parameter_in_no_section_is_said(root, made):
-    made.freeze()
-    with pytest.raises(UserError, match=r"b: no such section in params\.yaml"):
-        made.open(1, {"b.x": 7})
