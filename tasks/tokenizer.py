@@ -39,7 +39,8 @@ def tokenizer() -> None:
         kind = "given" if config.given else config.kind
         compression = run.metrics["bytes_per_token"]
         learned = f"; learned from {share:.2%} of the training text" if 0 < share < 1 else ""
-        print(f"{kind}, {made.vocab_size} pieces, {compression:.2f} bytes per token on held-out text{learned}")
+        unknown = f"; {run.metrics['unknown_rate']:.2%} of its tokens are unknown" if not made.lossless else ""
+        print(f"{kind}, {made.vocab_size} pieces, {compression:.2f} bytes per token on held-out text{unknown}{learned}")
         for word in telling_words(unseen):
             print(f"  {word}: {split(made, word)}")
 

