@@ -187,7 +187,7 @@ def test_the_digest_of_a_path_sees_names_and_bytes_but_no_cached_bytecode(tmp_pa
 def test_a_file_is_read_once_but_again_after_every_change(tmp_path, monkeypatch):
     """Two changes within a tick of the clock look alike, so that nothing of a file that was just written is kept."""
     file, read = tmp_path / "a", []
-    monkeypatch.setattr(files, "_digest", lambda path: read.append(path.read_bytes()) or len(read))
+    monkeypatch.setattr(files, "sha256", lambda path: read.append(path.read_bytes()) or len(read))
     file.write_bytes(b"one")
     assert [files.sha256_file(file), files.sha256_file(file)] == [1, 2]
     now = time.time()
