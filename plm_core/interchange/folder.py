@@ -21,7 +21,7 @@ from plm_core.interchange.families import FAMILIES, PUBLISHED
 from plm_core.interchange.family import Family
 from plm_core.interchange.published import ours_of, published_tokenizer, theirs_of
 from plm_core.objectives import OBJECTIVES
-from plm_core.sections.description import Published as PublishedFolder
+from plm_core.sections.description import PublishedModel
 from plm_core.sections.models import differing, shape
 from plm_core.templates import render
 from plm_core.text.published import Published
@@ -189,7 +189,7 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
         )
     published = None
     if isinstance(text, Published):
-        published = PublishedFolder(address, theirs, _texts(source, text.name), places, lacking)
+        published = PublishedModel(address, theirs, _texts(source, text.name), places, lacking)
     elif lacking:
         raise UserError(f"{source}: lacks {', '.join(lacking)}; expected the weights of a {family.model_class}")
     facts = vars(origin) | {"objective": objective, "model": asdict(model.config), "published": published}
@@ -220,7 +220,7 @@ def _texts(source: Path, tokenizer_file: str) -> dict[str, str]:
     return found
 
 
-def _export_published(loaded: checkpoint.Loaded, published: PublishedFolder, target: Path) -> None:
+def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, target: Path) -> None:
     """Write a model that began as a published one as a folder of its kind: the same files, if it is as published.
 
     A part that was lacking is written if the model was trained. Weights have the published precision if that loses

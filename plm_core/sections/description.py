@@ -27,7 +27,7 @@ class Lineage:
 
 
 @section
-class Published:
+class PublishedModel:
     """The published model that a checkpoint is, or has started from: what its folder holds besides weights."""
 
     source: str
@@ -64,7 +64,7 @@ class CheckpointConfig:
     """What a fine-tuned model has on top: its task and labels; null for a pretrained model."""
     lineage: Lineage | None = None
     """What its pretraining run read; null if that is not known."""
-    published: Published | None = None
+    published: PublishedModel | None = None
     """The published model it started from; null for one that started from random weights."""
 
 

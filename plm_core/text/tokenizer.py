@@ -31,7 +31,7 @@ class GivenTokenizer:
     """Section ``tokenizer.given``: the digest makes it a parameter that DVC tracks, not a file that may change."""
 
     file: str
-    """A ``tokenizer.model`` or ``tokenizer.json`` with this project's special tokens, as stage tokenizer writes it."""
+    """A ``tokenizer.model`` or ``tokenizer.json`` as stage tokenizer writes it, or one that ``plm import`` wrote."""
     sha256: str
     """Its digest."""
 

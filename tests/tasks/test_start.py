@@ -1,7 +1,9 @@
 """A training may begin with the weights and the tokenizer of a checkpoint, which are named by their digests."""
 
+import published
 import pytest
 import torch
+import transformers
 import yaml
 
 from plm_core import checkpoint
@@ -111,3 +113,32 @@ def test_a_tokenizer_of_any_kind_may_be_given(small, tokenizers, kind):
     small.change(tokenizer__given__sha256="0f")
     error = small.refused("tasks.tokenizer")
     assert error == f"error: tokenizer.given.sha256: mine is {tokenizers[kind].sha256}; expected 0f"
+
+
+@pytest.mark.parametrize(("paper", "model"), [("roberta", "bert"), ("llama", "gpt")])
+def test_a_published_model_goes_on_with_its_own_tokenizer(small, paper, model):
+    """From its folder to evidence: likelihood, a fine-tuning, and a folder that transformers loads."""
+    published.write(paper, small.root / "theirs")
+    said, _ = small.run("tasks.import_", "theirs", "--name", "mine")
+    section, given = said.split("add to its section of params.yaml:\n")[1].split(
+        "and its tokenizer, in section tokenizer:\n"
+    )
+    path = small.root / "params.yaml"
+    params = yaml.safe_load(path.read_text())
+    params["pretrain"][model] |= yaml.safe_load(section)
+    params["tokenizer"] |= yaml.safe_load(given)
+    params["models"] = [model]
+    params["fewshot"]["models"] = [name for name in ("gpt",) if name == model]
+    if paper == "roberta":
+        params["pretrain"]["bert"]["objective"] = {"name": "masked", "rate": 0.3}
+    path.write_text(yaml.safe_dump(params))
+    for command in ("check", "tokenizer", "pack"):
+        small.run(f"tasks.{command}")
+    small.run("tasks.pretrain", model)
+    small.run("tasks.evaluate", model)
+    small.run("tasks.finetune", model, "next", "1")
+    loaded = checkpoint.load(small.root / f"artifacts/models/{model}")
+    assert loaded.config.step > 0
+    assert loaded.tokenizer.kind == "published"
+    small.run("tasks.export", "again", "--checkpoint", f"artifacts/models/{model}")
+    assert transformers.AutoModel.from_pretrained(small.root / "again").config.model_type == paper

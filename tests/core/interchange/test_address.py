@@ -13,7 +13,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from test_published import FOLDERS, texts
+from published import FOLDERS, texts
 
 from plm_core import checkpoint
 from plm_core.config import UserError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_published import texts
+from published import texts
 from tokenizers import pre_tokenizers
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
