@@ -345,9 +345,15 @@ class Registry:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the registry's lock on this machine, as soon as no other process decides."""
+        """Hold the registry's lock on this machine, as soon as no other process decides; says so if one does."""
         uri = self.tracking.uri
-        with locked(Path(f"{uri.removeprefix(SQLITE)}.decisions.lock") if uri.startswith(SQLITE) else SERVERS):
+        place = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock") if uri.startswith(SQLITE) else SERVERS
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(place, wait=False))
+            except BlockingIOError:
+                warn(f"{self.name}: another process on this machine decides; waiting for it ({place} is locked)")
+                stack.enter_context(locked(place))
             yield
 
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import threading
 from types import SimpleNamespace
 
 import mlflow
@@ -378,16 +379,20 @@ def test_the_run_of_a_registration_that_was_killed_ends(root):
 
 
 @pytest.mark.parametrize("server", [False, True])
-def test_one_process_of_a_machine_decides_at_a_time(tmp_path, server):
-    """On a server whoever asks for it: a file could not be opened by the next user."""
-    uri = "https://me:secret@mlflow.test" if server else f"sqlite:///{tmp_path}/mlflow.db"
+def test_one_process_of_a_machine_decides_at_a_time_and_others_say_that_they_wait(tmp_path, server, capsys):
+    uri = "http://mlflow" if server else f"sqlite:///{tmp_path}/mlflow.db"
     place = registry.SERVERS if server else tmp_path / "mlflow.db.decisions.lock"
-    with (
-        registry.Registry.alone(SimpleNamespace(tracking=SimpleNamespace(uri=uri))),
-        pytest.raises(BlockingIOError),
-        locked(place, wait=False),
-    ):
+    model = SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=uri))
+    with registry.Registry.alone(model), pytest.raises(BlockingIOError), locked(place, wait=False):
         pass
+    assert capsys.readouterr().err == ""
+    with contextlib.ExitStack() as other:
+        other.enter_context(locked(place))
+        release = threading.Timer(0.2, other.close)
+        release.start()
+        with registry.Registry.alone(model):
+            release.join()
+    assert "warning: plm: another process on this machine decides; waiting for it" in capsys.readouterr().err
 
 
 def test_the_order_of_the_decisions_is_theirs_and_not_the_clock_s(root):
