@@ -241,7 +241,11 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, targ
     for name, tensor in tensors.items():
         file = published.tensors[names[name]][0] if name in names else checkpoint.WEIGHTS_FILE
         files.setdefault(file, {})[names.get(name, name)] = tensor.to(kinds.get(name)) if exact else tensor
+    # Their configuration, with the sizes that training may change, such as a longer context.
     config = published.config
+    before = family.their_config(family.our_config(config, checkpoint.CONFIG_FILE))
+    after = family.their_config(asdict(loaded.model.config) | {"vocab_size": len(tokenizer.ours)})
+    config = config | {key: value for key, value in after.items() if before[key] != value}
     if published.lacking and trained:
         config = config | {"architectures": [family.model_class]}
     if not exact:

@@ -170,3 +170,17 @@ def test_what_a_model_lacks_is_drawn_alike_each_time(published, tmp_path):
     folder, _, ours = published
     torch.manual_seed(99)
     assert import_hf(folder, tmp_path / "again") == ours.digest
+
+
+def test_a_context_that_has_grown_in_training_is_written(tmp_path):
+    write("llama-tied", tmp_path / "theirs")
+    import_hf(tmp_path / "theirs", tmp_path / "ours")
+    ours = checkpoint.load(tmp_path / "ours")
+    facts = vars(ours.config) | {"step": 5, "model": ours.config.model | {"context": 128, "rope_base": 99.0}}
+    longer = checkpoint.CheckpointConfig(**facts)
+    checkpoint.save(tmp_path / "longer", ours.model.state_dict(), ours.tokenizer, longer)
+    export_hf(tmp_path / "longer", tmp_path / "again")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "again")
+    assert config.max_position_embeddings == 128
+    assert config.rope_parameters["rope_theta"] == 99.0
+    assert config.vocab_size == len(ours.tokenizer.ours)
