@@ -9,6 +9,7 @@ from plm_core.config import UserError
 from plm_core.interchange import import_hf
 from plm_core.interchange.address import opened
 from plm_core.sections.description import read_description
+from plm_core.sections.models import shape
 from plm_core.shared.paths import IMPORTED
 from plm_core.text.tokenizers import open_tokenizer
 from tasks.runtime.stage import main
@@ -32,7 +33,10 @@ def import_(
     with opened(model) as (folder, exact):
         digest = import_hf(folder, target, exact)
     described = read_description(target)
-    sizes = {size: value for size, value in described.model.items() if size != "vocab_size"}
+    # What the section must say: the rest is as it would be without being named.
+    needed = {size: described.model[size] for size in ("context", "layers", "heads", "width")}
+    usual = vars(shape(described.architecture, needed | {"vocab_size": described.model["vocab_size"]}, str(target)))
+    sizes = needed | {size: value for size, value in described.model.items() if value != usual[size]}
     print(f"{exact or model} -> {target}: written, digest {digest}")
     if described.published and described.published.lacking:
         print(f"drawn at random, because it lacks them: {', '.join(described.published.lacking)}")
