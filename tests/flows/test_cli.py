@@ -138,15 +138,15 @@ def test_a_model_goes_out_to_transformers_and_comes_back(project, trained):
     done = plm(project, "export", "--to", "hf", "out", "--model", "tiny")
     assert done.returncode == 0, done.stderr
     assert json.loads((project / "out/config.json").read_text())["model_type"] == "gpt2"
-    done = plm(project, "import", "--from", "hf", "out", "--name", "again")
+    done = plm(project, "import", "out", "--name", "again")
     assert done.returncode == 0, done.stderr
     assert f"start:\n  checkpoint: artifacts/imported/again\n  sha256: {digest}\n" in done.stdout
     assert checkpoint.load(project / "artifacts/imported/again").digest == digest
-    done = plm(project, "import", "--from", "hf", "out", "--name", "again")
+    done = plm(project, "import", "out", "--name", "again")
     assert done.stderr.startswith("error: name: artifacts/imported/again exists; choose another name")
-    done = plm(project, "import", "--from", "hf", "params.yaml", "--name", "file")
+    done = plm(project, "import", "params.yaml", "--name", "file")
     assert done.stderr.endswith("params.yaml/config.json: missing; expected a folder of transformers\n")
-    done = plm(project, "import", "--from", "hf", "out", "--name", "../out")
+    done = plm(project, "import", "out", "--name", "../out")
     assert (done.returncode, done.stderr[:13]) == (2, "error: name: ")
 
 
