@@ -3,7 +3,7 @@
 Shapes: D width, H heads.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -123,10 +123,11 @@ class Family:
             converted |= zip(theirs, (part.contiguous() for part in parts), strict=True)
         return converted
 
-    def full(self, name: str) -> str:
-        """One of their names, with the prefix that a folder may omit."""
-        names = (*(name for weight in self.weights for name in weight.theirs), *self.tied)
-        return name if name.split(".", 1)[0] in {known.split(".", 1)[0] for known in names} else self.base + name
+    def in_full(self, names: Iterable[str]) -> dict[str, str]:
+        """Their names as a folder has them, by the names with the prefix that it may omit."""
+        table = (*(name for weight in self.weights for name in weight.theirs), *self.tied)
+        prefixes = {name.split(".", 1)[0] for name in table}
+        return {name if name.split(".", 1)[0] in prefixes else self.base + name: name for name in names}
 
     def to_ours(self, tensors: Mapping[str, Tensor], model: Mapping[str, Any], where: str) -> dict[str, Tensor]:
         """Their weights, or their gradients, under our names; without those of ``parts`` that are lacking.
@@ -134,7 +135,7 @@ class Family:
         Raises:
             UserError: a weight is missing, one has no place in our model, or two tied ones differ.
         """
-        names = {self.full(name): name for name in tensors if not name.endswith(self.ignored)}
+        names = self.in_full(name for name in tensors if not name.endswith(self.ignored))
         given = {full: tensors[name] for full, name in names.items()}
 
         # The table, line by line; then what it does not explain.

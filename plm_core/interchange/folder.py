@@ -226,12 +226,12 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, targ
     A part that was lacking is written if the model was trained. Weights have the published precision if that loses
     nothing, and otherwise float32.
     """
-    tokenizer = loaded.tokenizer
-    assert isinstance(tokenizer, Published)
+    text = loaded.tokenizer
+    assert isinstance(text, Published)
     family = PUBLISHED[published.config["model_type"]]
-    weights = theirs_of(loaded.model.state_dict(), tokenizer)
+    weights = theirs_of(loaded.model.state_dict(), text)
     tensors = family.to_theirs(weights, asdict(loaded.model.config))
-    names = {family.full(name): name for name in published.tensors}
+    names = family.in_full(published.tensors)
     tied = {name: tensors[other] for name, other in family.tied.items() if name in names}
     trained = loaded.config.step > 0
     tensors = {name: tensor for name, tensor in (tied | tensors).items() if trained or name in names}
@@ -244,7 +244,7 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, targ
     # Their configuration, with the sizes that training may change, such as a longer context.
     config = published.config
     before = family.their_config(family.our_config(config, checkpoint.CONFIG_FILE))
-    after = family.their_config(asdict(loaded.model.config) | {"vocab_size": len(tokenizer.ours)})
+    after = family.their_config(asdict(loaded.model.config) | {"vocab_size": len(text.ours)})
     config = config | {key: value for key, value in after.items() if before[key] != value}
     if published.lacking and trained:
         config = config | {"architectures": [family.model_class]}
@@ -258,7 +258,7 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, targ
         for name, content in published.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content.encode())
-        (folder / tokenizer.name).write_bytes(tokenizer.content)
+        (folder / text.name).write_bytes(text.content)
         _write(folder / checkpoint.CONFIG_FILE, config)
 
 
