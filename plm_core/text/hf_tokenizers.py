@@ -89,6 +89,13 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
     return content
 
 
+def byte_ends(text: str) -> np.ndarray:
+    """How many UTF-8 bytes the first 0, 1, 2, ... characters of a text take, for offsets that the library counts in
+    characters."""
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    return np.concatenate([[0], np.cumsum(1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF))])
+
+
 def written(content: dict[str, Any]) -> bytes:
     """The file's bytes."""
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
@@ -169,8 +176,7 @@ class WordPiece(LibraryTokenizer):
         encoding = self._model.encode(text, add_special_tokens=False)
         if not encoding.ids:
             return Spelling([], [], [])
-        codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-        ends = np.concatenate([[0], np.cumsum(1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF))])
+        ends = byte_ends(text)
         stops = ends[[stop for _, stop in encoding.offsets]]
         stops[-1] = ends[-1]
         sizes = np.diff(np.maximum.accumulate(stops), prepend=0)
@@ -247,8 +253,18 @@ _PRINTS = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *ra
 _OTHERS = iter(range(256, 512))
 LETTERS = [chr(byte if byte in _PRINTS else next(_OTHERS)) for byte in range(256)]
 """The character by which the file writes each byte: itself if printable, otherwise one from U+0100 on."""
+BYTES = {letter: byte for byte, letter in enumerate(LETTERS)}
+"""The way back."""
 FIRST = (*PIECES, *sorted(LETTERS))
 """The entries that begin every vocabulary, in the library's order of an alphabet."""
+
+
+def shown(spelled: bytes) -> str:
+    """The bytes of a token as ``Tokenizer.piece`` shows them."""
+    try:
+        return spelled.decode().replace(" ", WORD_BOUNDARY)
+    except UnicodeDecodeError:
+        return "".join(f"<0x{byte:02X}>" for byte in spelled)
 
 
 class ByteLevel(LibraryTokenizer):
@@ -258,19 +274,13 @@ class ByteLevel(LibraryTokenizer):
 
     def __init__(self, path: Path, data: bytes) -> None:
         super().__init__(path, data)
-        values = {letter: byte for byte, letter in enumerate(LETTERS)}
-        self._bytes = [b"" if i < len(PIECES) else bytes(map(values.__getitem__, t)) for i, t in enumerate(self.tokens)]
+        self._bytes = [b"" if i < len(PIECES) else bytes(map(BYTES.__getitem__, t)) for i, t in enumerate(self.tokens)]
 
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self._bytes[i] for i in ids if i >= len(PIECES)).decode(errors="replace")
 
     def piece(self, token: int) -> str:
-        if token < len(PIECES):
-            return PIECES[token]
-        try:
-            return self._bytes[token].decode().replace(" ", WORD_BOUNDARY)
-        except UnicodeDecodeError:
-            return "".join(f"<0x{byte:02X}>" for byte in self._bytes[token])
+        return PIECES[token] if token < len(PIECES) else shown(self._bytes[token])
 
     def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
         """Every entry after the first ones is made of a pair of earlier entries."""

@@ -19,8 +19,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from plm_core.config import UserError
-from plm_core.corpus.normalize import WORD_BOUNDARY
-from plm_core.text.hf_tokenizers import LETTERS, written
+from plm_core.text.hf_tokenizers import BYTES, byte_ends, shown, written
 from plm_core.text.special import PIECES, UNK
 from plm_core.text.tokenizer import PUBLISHED_FILE, Spelling, Tokenizer
 
@@ -91,8 +90,6 @@ class Published(Tokenizer):
         theirs, stops = self._library.spans(text)
         if not theirs:
             return Spelling([], [], [])
-        codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-        ends = np.concatenate([[0], np.cumsum(1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF))])
         reached = np.maximum.accumulate([*stops[:-1], len(text)])
         before = np.concatenate([[0], reached[:-1]])
         # A word begins where the covered part begins with a space, or follows one; later bytes of a character do not.
@@ -100,7 +97,7 @@ class Published(Tokenizer):
             bool(end > begin and (begin == 0 or text[begin - 1].isspace() or text[begin].isspace()))
             for begin, end in zip(before, reached, strict=True)
         ]
-        return Spelling(self._spelled(theirs).tolist(), np.diff(ends[reached], prepend=0).tolist(), starts)
+        return Spelling(self._spelled(theirs).tolist(), np.diff(byte_ends(text)[reached], prepend=0).tolist(), starts)
 
 
 class _Library:
@@ -115,7 +112,6 @@ class _Library:
         self.model.encode_special_tokens = True
         steps = json.dumps([json.loads(content).get(step) for step in ("pre_tokenizer", "decoder")])
         self.byte_level = '"ByteLevel"' in steps
-        self.values = {letter: byte for byte, letter in enumerate(LETTERS)}
 
     @property
     def highest(self) -> int:
@@ -141,13 +137,9 @@ class _Library:
         piece = self.model.id_to_token(token)
         if piece is None:
             return f"<unused {token}>"
-        if not self.byte_level or not {*piece} <= self.values.keys():
+        if not self.byte_level or not {*piece} <= BYTES.keys():
             return piece
-        spelled = bytes(map(self.values.__getitem__, piece))
-        try:
-            return spelled.decode().replace(" ", WORD_BOUNDARY)
-        except UnicodeDecodeError:
-            return "".join(f"<0x{byte:02X}>" for byte in spelled)
+        return shown(bytes(map(BYTES.__getitem__, piece)))
 
 
 class _Pieces:
