@@ -58,7 +58,7 @@ PARTS: list[Part] = [
             "split": SplitConfig,
             "decontaminate": DecontaminateConfig,
             "mixture": MixtureConfig,
-            "tokenizer": TokenizerConfig,
+            "tokenizers.<name>": TokenizerConfig,
         }.items()
     ),
     (
@@ -91,8 +91,9 @@ def parameters() -> str:
     """The page of ``params.yaml``."""
     text = [
         "# Parameters",
-        "Every decision of the pipeline is in `params.yaml`. `models` lists the sections of `pretrain` that are "
-        "trained. Every other section is described here, from the class that reads it. All sections are checked "
+        "Every decision of the pipeline is in `params.yaml`. `models` names the sections of `pretrain` that are "
+        "trained, each with its tokenizer, a section of `tokenizers`. "
+        "Every other section is described here, from the class that reads it. All sections are checked "
         "before the first stage runs; `plm run` lists every problem at once.",
     ]
     for name, said, key, classes in PARTS:

@@ -39,7 +39,6 @@ SECTIONS = {
     "split": SplitConfig,
     "decontaminate": DecontaminateConfig,
     "mixture": MixtureConfig,
-    "tokenizer": TokenizerConfig,
     "evaluate": EvaluateConfig,
     "finetune": FinetuneConfig,
     "fewshot": FewshotConfig,
@@ -59,10 +58,13 @@ def problems() -> list[str]:
             found.extend(error.lines())
 
     # Each section by itself; what cannot be read is checked no further.
-    names: dict[str, list[str]] = {key: [] for key in ("sources", "examples", "pairs", "models", "finetune.tasks")}
+    names: dict[str, list[str]] = {key: [] for key in ("sources", "examples", "pairs", "tokenizers", "finetune.tasks")}
     for name in names:
         with tried():
-            names[name] = (params.names if name in ("models", "finetune.tasks") else params.section_names)(name)
+            names[name] = (params.names if name == "finetune.tasks" else params.section_names)(name)
+    models: dict[str, str] = {}
+    with tried():
+        models = params.models()
     sections: dict[str, Any] = dict.fromkeys(SECTIONS)
     for name, cls in SECTIONS.items():
         with tried():
@@ -85,15 +87,18 @@ def problems() -> list[str]:
     if (mixture := sections["mixture"]) and names["sources"]:
         with tried():
             require_sources(mixture, names["sources"])
-    if (tokenizer := sections["tokenizer"]) and tokenizer.given:
+    tokenizers: dict[str, TokenizerConfig] = {}
+    for name in names["tokenizers"]:
         with tried():
-            _require(tokenizer.given.file)
+            tokenizers[name] = params.section(f"tokenizers.{name}", TokenizerConfig)
+            if given := tokenizers[name].given:
+                _require(given.file)
 
     # Models, and what they are evaluated on.
-    for name in names["models"]:
+    for name, spelled_by in models.items():
         with tried():
             config, _ = pretrain_section(name)
-            if tokenizer:
+            if tokenizer := tokenizers.get(spelled_by):
                 require_trainable(config, tokenizer.vocab_size, f"pretrain.{name}")
                 require_start(config, tokenizer.given.sha256 if tokenizer.given else None, f"pretrain.{name}")
     for name in names["examples"]:
@@ -116,7 +121,7 @@ def problems() -> list[str]:
                 params.require_examples(where, tasks)
             # A model with one task must not be the same stage as another model with another one.
             made: dict[str, str] = {}
-            for model in names["models"]:
+            for model in models:
                 for name in tasks:
                     both = f"{model} with {name}"
                     if (other := made.setdefault(f"{model}-{name}", both)) != both:
@@ -125,8 +130,8 @@ def problems() -> list[str]:
     if fewshot := sections["fewshot"]:
         for name in fewshot.models:
             with tried():
-                if name not in names["models"]:
-                    expected = f"some of models: {', '.join(names['models'])}"
+                if name not in models:
+                    expected = f"some of models: {', '.join(models)}"
                     raise UserError(f"fewshot.models: found {name!r}; expected {expected}")
                 objective = pretrain_section(name)[0].objective
                 build_objective(objective, f"pretrain.{name}.objective")

@@ -1,7 +1,7 @@
 """The `tokenizer compare` command: kinds and sizes side by side. `python -m tasks.compare_tokenizers N ...`.
 
 Each is trained on the workspace's training split and measured on samples of that and of the validation split; nothing
-is written. Character coverage is that of section ``tokenizer`` of the parameters.
+is written. Character coverage is that of the tokenizer of the first model in the parameters.
 """
 
 import json
@@ -53,7 +53,7 @@ def compare(
         raise UserError(f"tokenizer compare: --sample {most}; expected at least 1 character")
     if unknown := sorted({*(kind or ())} - {*TOKENIZERS}):
         raise UserError(f"tokenizer compare: --kind {unknown[0]}; expected {', '.join(TOKENIZERS)}")
-    given = params.section("tokenizer", TokenizerConfig)
+    given = params.section(f"tokenizers.{params.tokenizer_of('')}", TokenizerConfig)
     whole, unread = (
         Texts(some_of(paths.CORPUS / f"{split}.parquet", given.learned_bytes)[0]) for split in ("train", "valid")
     )
@@ -71,7 +71,7 @@ def compare(
         try:
             config = from_dict(TokenizerConfig, {"character_coverage": given.character_coverage} | section, "tokenizer")
             tokenizer = read_tokenizer(Path(name), train_tokenizer(texts, config))
-        except UserError as error:  # such as a corpus that does not support this size
+        except (UserError, ValueError) as error:  # such as a corpus that does not support this size
             row["refused"] = str(error)
         else:
             row["training_seconds"] = round(time.perf_counter() - start, 2)

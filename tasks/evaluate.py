@@ -16,7 +16,7 @@ from plm_core.checkpoint import Loaded, load
 from plm_core.config import UserError
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
-from plm_core.evaluation.likelihood import named, scorer_of
+from plm_core.evaluation.likelihood import in_evidence, named, scorer_of
 from plm_core.evaluation.likelihood.base import Likelihood, tokenized, total
 from plm_core.evaluation.overlap import NGRAM, search_in
 from plm_core.evaluation.samples import copied, distinct, filler_of, repeated
@@ -91,7 +91,7 @@ def _measure(loaded: Loaded, config: EvaluateConfig, device: Device, evidence: P
     documents = list(read_documents(TEST))
     scores = _score(likelihood, loaded, [d.text for d in documents], config, device, "documents")
     rows = zip(documents, scores, strict=True)
-    quantity = named(likelihood.name, loaded.tokenizer)
+    quantity = in_evidence(likelihood.name, loaded.tokenizer)
     rule = config.measured
     lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), quantity, rule) for d, s in rows)
     write_sealed(evidence / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)

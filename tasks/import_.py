@@ -43,9 +43,9 @@ def import_(
     print("to start a pretraining run from it, add to its section of params.yaml:")
     print(f"start:\n  checkpoint: {target.as_posix()}\n  sha256: {digest}")
     print(f"architecture: {described.architecture}\nmodel: {one_line(sizes)}")
-    print("and its tokenizer, in section tokenizer:")
+    print("and its tokenizer, a section of tokenizers that `models` names:")
     tokenizer = open_tokenizer(target)
-    print(f"given:\n  file: {tokenizer.path.as_posix()}\n  sha256: {tokenizer.sha256}")
+    print(f"{name}:\n  given:\n    file: {tokenizer.path.as_posix()}\n    sha256: {tokenizer.sha256}")
 
 
 if __name__ == "__main__":

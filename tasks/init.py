@@ -137,8 +137,10 @@ def proposed(
         changes |= {"split.valid": 0.15, "split.test": 0.2}
     least = max(PIECES[0], 300 + 2 * len(whole.characters))
     pieces = 1 << max(1, whole.bytes // BYTES_A_PIECE).bit_length() - 1
-    changes["tokenizer.vocab_size"] = max(least, min(PIECES[1], pieces))
-    for model in params.names("models"):
+    for name in params.section_names("tokenizers"):
+        if _value(f"tokenizers.{name}.given") is None:
+            changes[f"tokenizers.{name}.vocab_size"] = max(least, min(PIECES[1], pieces))
+    for model in params.models():
         training = params.read(f"pretrain.{model}.training")
         context = _value(f"pretrain.{model}.model.context")
         if {"steps", "batch"} <= training.keys() and context:

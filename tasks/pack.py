@@ -1,7 +1,6 @@
-"""Stage pack: the training and validation splits as token stores (the test split is read as text)."""
+"""Stage pack: training and validation split as tokens (the test split is read as text). `python -m tasks.pack NAME`."""
 
 from plm_core.corpus.document import pieces_of
-from plm_core.files import verify_checksums
 from plm_core.shared import paths
 from plm_core.text.encoding import encode_part, join_parts
 from plm_core.text.tokenizers import open_tokenizer
@@ -9,18 +8,18 @@ from tasks.runtime.pools import pool
 from tasks.runtime.stage import main, stage
 
 
-def pack() -> None:
-    """Write one token store per split."""
-    inputs = [paths.CORPUS / "train.parquet", paths.CORPUS / "valid.parquet", paths.TOKENIZER]
-    with stage("pack", [], inputs) as run, pool(run) as workers:
-        verify_checksums(paths.TOKENIZER)
-        tokenizer = open_tokenizer(paths.TOKENIZER)
-        for name in ("train", "valid"):
-            items = [(*piece, paths.TOKENIZER) for piece in pieces_of(paths.CORPUS / f"{name}.parquet")]
-            index = join_parts(paths.TOKENS / name, workers.map(name, encode_part, items), tokenizer)
-            run.metrics[f"{name}_tokens"] = index.tokens
-            print(f"{name}: {index.documents} documents, {index.tokens:,} tokens as {index.dtype}")
-        run.outputs.append(paths.TOKENS)
+def pack(name: str) -> None:
+    """Write one store of the tokens of tokenizer NAME per split."""
+    folder = paths.TOKENIZERS / name
+    inputs = [paths.CORPUS / "train.parquet", paths.CORPUS / "valid.parquet", folder]
+    with stage(f"pack-{name}", [], inputs) as run, pool(run) as workers:
+        tokenizer = open_tokenizer(folder)
+        for split in ("train", "valid"):
+            items = [(*piece, folder) for piece in pieces_of(paths.CORPUS / f"{split}.parquet")]
+            index = join_parts(paths.TOKENS / name / split, workers.map(split, encode_part, items), tokenizer)
+            run.metrics[f"{split}_tokens"] = index.tokens
+            print(f"{split}: {index.documents} documents, {index.tokens:,} tokens as {index.dtype}")
+        run.outputs.append(paths.TOKENS / name)
 
 
 if __name__ == "__main__":

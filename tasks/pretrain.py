@@ -13,7 +13,6 @@ import torch
 
 from plm_core import checkpoint
 from plm_core.config import UserError, digest, listed
-from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.loss import Batch, Loss
 from plm_core.sections.description import read_description
@@ -47,16 +46,17 @@ def pretrain(name: str) -> None:
     config, filled = pretrain_section(name)
     objective = build_objective(config.objective, f"{section}.objective")
     loop = config.training
-    inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
+    spelled_by = params.tokenizer_of(name)
+    tokens = paths.TOKENS / spelled_by
+    inputs = [tokens, paths.TOKENIZERS / spelled_by, *([Path(config.start.checkpoint)] if config.start else [])]
     require_start(config, None, section)
     shown = {section: filled}
     with stage(f"pretrain-{name}", [section], inputs, training=True, filled=shown, model=name) as run:
         # The machine, the data, the model.
-        device = prepare(beside=len(params.names("models")), deterministic=loop.deterministic)
+        device = prepare(beside=len(params.models()), deterministic=loop.deterministic)
         ranks = join()
-        verify_checksums(paths.TOKENIZER)
-        tokenizer = open_tokenizer(paths.TOKENIZER)
-        stores = [TokenStore(paths.TOKENS / split) for split in SPLITS]
+        tokenizer = open_tokenizer(paths.TOKENIZERS / spelled_by)
+        stores = [TokenStore(tokens / split) for split in SPLITS]
         for store in stores:
             store.require(tokenizer)
         model = new_model(config, tokenizer, stores[0], section).to("cpu" if ranks.sharding else device.device)

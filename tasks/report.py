@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plm_core.evaluation.evidence import LOSSY
@@ -18,13 +18,14 @@ from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
 FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds"]
-SIMPLE = {"unigram": "token frequencies", "ngram": "5-gram", "ppmd": "PPMd"}
-SECTIONS = ["models", "pretrain", "evaluate", *FINETUNED, "fewshot", "pairs", "promotion"]
+SECTIONS = ["models", "tokenizers", "pretrain", "evaluate", *FINETUNED, "fewshot", "pairs", "promotion"]
 
 
 def report() -> None:
     """Read the results of every model and GLUE-like task in the parameters and write the page."""
-    models, seeds = params.names("models"), params.read("finetune.seeds")
+    spelled_by = params.models()
+    models = list(spelled_by)
+    seeds = params.read("finetune.seeds")
     after = {each["task"]: each["after"] for each in params.read("finetune.transfers")}
     tasks = dict.fromkeys(params.names("finetune.tasks")) | after
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE]
@@ -46,11 +47,11 @@ def report() -> None:
                 for model in models
             },
             finetuned=scores,
-            pairs=pairs(models, reported),
+            pairs=pairs(spelled_by, reported),
             fewshot=unfinetuned(),
             copied={model: found for model, found in evaluated.items() if "longest_copy" in found},
-            corpus=_corpus(),
-            **_likelihoods(evaluated),
+            corpus=_corpus(spelled_by),
+            **_likelihoods(evaluated, spelled_by),
         )
         for name, picture in pictures.items():
             (new / name).write_text(picture, encoding="utf-8")
@@ -62,7 +63,7 @@ def report() -> None:
     meters()
 
 
-def _likelihoods(evaluated: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _likelihoods(evaluated: dict[str, dict[str, Any]], spelled_by: Mapping[str, str]) -> dict[str, Any]:
     """The columns of the table, each with its cells by model, what the quantities are, and rows of simple models."""
     names = dict.fromkeys(name for found in evaluated.values() for name in found if name.endswith("bits_per_byte"))
     columns = {name: _best(_cells(evaluated, name, ".4f")) for name in names}
@@ -70,16 +71,24 @@ def _likelihoods(evaluated: dict[str, dict[str, Any]]) -> dict[str, Any]:
         columns["perplexity"] = _cells(evaluated, "perplexity", ".1f")
     # The results of the stage text-baseline, if it has run.
     simple: dict[str, dict[str, str]] = {}
-    if (paths.METRICS / "text-baseline.json").is_file():
-        found = metrics_of("text-baseline")
-        part = {"ppmd": f"PPMd, of {found['ppmd_share']:.2%} of the text"} if "ppmd_share" in found else {}
-        for way, label in (SIMPLE | part).items():
+    for tokenizer in dict.fromkeys(spelled_by.values()):
+        if not (paths.METRICS / f"text-baseline-{tokenizer}.json").is_file():
+            continue
+        found = metrics_of(f"text-baseline-{tokenizer}")
+        part = f", of {found['ppmd_share']:.2%} of the text" if "ppmd_share" in found else ""
+        for way, label in {
+            "unigram": f"token frequencies ({tokenizer})",
+            "ngram": f"5-gram ({tokenizer})",
+            "ppmd": f"PPMd{part}",
+        }.items():
             cells = {name: format(found[f"{way}_{name}"], ".4f") for name in names if f"{way}_{name}" in found}
             simple |= {label: cells} if cells else {}
     return {
         "columns": columns,
         "quantities": {name: QUANTITIES[name.removeprefix(LOSSY)] for name in names},
-        "unknown": next((found["unknown_rate"] for found in evaluated.values() if "unknown_rate" in found), None),
+        "unknown": list(
+            dict.fromkeys(spelled_by[model] for model, found in evaluated.items() if "unknown_rate" in found)
+        ),
         "excerpt": params.read("evaluate").get("excerpt"),
         "simple": simple,
     }
@@ -96,15 +105,16 @@ def _best(cells: dict[str, str]) -> dict[str, str]:
     return {model: f"**{cell}**" if cell == least else cell for model, cell in cells.items()}
 
 
-def _corpus() -> dict[str, Any]:
+def _corpus(spelled_by: Mapping[str, str]) -> dict[str, Any]:
     read, left = metrics_of("clean"), metrics_of("deduplicate")
     counts = [(name, count) for metrics in (read, left) for name, count in metrics.items() if count]
     removed = {
         level: [(name.removeprefix(begin), count) for name, count in counts if name.startswith(begin)]
         for level, begin in (("documents", "removed_documents_"), ("paragraphs", "removed_paragraphs_"))
     }
-    tokens, tokenizer = metrics_of("pack"), metrics_of("tokenizer")
-    return {"read": read, "left": left, "removed": removed, "tokens": tokens, "tokenizer": tokenizer}
+    names = dict.fromkeys(spelled_by.values())
+    spelled = {name: metrics_of(f"pack-{name}") | metrics_of(f"tokenizer-{name}") for name in names}
+    return {"read": read, "left": left, "removed": removed, "tokenizers": spelled}
 
 
 def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:

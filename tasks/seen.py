@@ -14,7 +14,6 @@ from typer import Argument, Option
 
 from plm_core import checkpoint
 from plm_core.config import UserError, digest
-from plm_core.files import verify_checksums
 from plm_core.objectives import OBJECTIVES, build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import IGNORED, Batch
@@ -56,12 +55,12 @@ def seen(
     remedy = f"`dvc repro pretrain@{name}` trains on what is there now"
     if described.lineage is None:
         raise UserError(f"{folder}: does not say what it was trained on; {remedy}")
-    verify_checksums(paths.TOKENIZER)
-    tokenizer = open_tokenizer(paths.TOKENIZER)
-    store = TokenStore(paths.TOKENS / SPLIT)
+    spelled_by = params.tokenizer_of(name)
+    tokenizer = open_tokenizer(paths.TOKENIZERS / spelled_by)
+    store = TokenStore(paths.TOKENS / spelled_by / SPLIT)
     store.require(tokenizer)
     for what, was, now in (
-        (paths.TOKENIZER, described.tokenizer_sha256, tokenizer.sha256),
+        (paths.TOKENIZERS / spelled_by, described.tokenizer_sha256, tokenizer.sha256),
         (store.folder, described.lineage.tokens_sha256, store.digest),
         (f"{params.PARAMS} ({section})", described.lineage.parameters_sha256, digest(values)),
     ):

@@ -1,8 +1,8 @@
-"""Stage text-baseline: the likelihood of the held-out text without a neural model. `python -m tasks.text_baseline`.
+"""Stage text-baseline: held-out likelihood without a neural model. `python -m tasks.text_baseline <tokenizer>`.
 
 Token frequencies, a 5-gram of the same tokens and the compressor PPMd learn from the training text that models read.
-The 5-gram's likelihood and its answers to minimal pairs are evidence like the models', under the name ``ngram``, so
-``plm compare gpt ngram`` works.
+The 5-gram's likelihood and its answers to minimal pairs are evidence like the models', so ``plm compare gpt ngram-own``
+works, where ``own`` is the tokenizer.
 """
 
 import math
@@ -16,7 +16,7 @@ from plm_core.corpus.document import Document, read_documents
 from plm_core.corpus.shingles import batches
 from plm_core.evaluation import minimal_pairs
 from plm_core.evaluation.evidence import LIKELIHOOD, LIKELIHOOD_COLUMNS, TASK_COLUMNS
-from plm_core.evaluation.likelihood import named
+from plm_core.evaluation.likelihood import in_evidence, named
 from plm_core.evaluation.ngram import ROOM, NGrams, bits_after
 from plm_core.files import atomic_folder, sha256_text
 from plm_core.objectives import OBJECTIVES
@@ -37,15 +37,17 @@ LEAST = 1 << 20
 TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
 
 
-def text_baseline() -> None:
+def text_baseline(name: str) -> None:
     """Learn from the training text, measure on the test split and the minimal pairs; write evidence and metrics."""
     config = params.section("evaluate", EvaluateConfig)
     # A file is missing if its stage failed.
-    pairs = [file for name in params.section_names("pairs") if (file := paths.PAIRS / f"{name}.jsonl").is_file()]
-    inputs = [paths.TOKENIZER, paths.TOKENS, TRAIN, TEST, *pairs]
-    with stage("text-baseline", ["evaluate", "pairs"], inputs) as run:
-        tokenizer = open_tokenizer(paths.TOKENIZER)
-        store = TokenStore(paths.TOKENS / "train")
+    pairs = [file for each in params.section_names("pairs") if (file := paths.PAIRS / f"{each}.jsonl").is_file()]
+    folder = paths.TOKENIZERS / name
+    evidence = paths.EVIDENCE / f"{paths.NGRAM}{name}"
+    inputs = [folder, paths.TOKENS / name, TRAIN, TEST, *pairs]
+    with stage(f"text-baseline-{name}", ["evaluate", "pairs"], inputs) as run:
+        tokenizer = open_tokenizer(folder)
+        store = TokenStore(paths.TOKENS / name / "train")
         store.require(tokenizer)
         read = max(1, sum(1 for total in accumulate(store.bytes.tolist()) if total <= MOST))
         learned = np.concatenate(([EOS], store.tokens(0, int(store.offsets[read]))))
@@ -53,15 +55,16 @@ def text_baseline() -> None:
         ids = tokenizer.encode_batch([document.text for document in documents])
         sizes = [len(document.text.encode()) for document in documents]
         # That of models which predict each token from those before it.
-        quantity = named(next(o.likelihood.name for o in OBJECTIVES.values() if o.perplexity), tokenizer)
+        likelihood = next(o.likelihood.name for o in OBJECTIVES.values() if o.perplexity)
+        quantity, recorded = named(likelihood, tokenizer), in_evidence(likelihood, tokenizer)
         found = {}
-        for order, name in ((1, f"unigram_{quantity}"), (ORDER, f"ngram_{quantity}")):
+        for order, way in ((1, "unigram"), (ORDER, "ngram")):
             model = NGrams(learned, order, store.index.vocab_size)
             nats = list(_nats(model, ids))
-            found[name] = sum(nats) / math.log(2) / sum(sizes)
+            found[f"{way}_{quantity}"] = sum(nats) / math.log(2) / sum(sizes)
         rows = zip(documents, sizes, ids, nats, strict=True)
-        lines = ((d.id, sha256_text(d.text), b, len(i) + 1, repr(n), quantity, config.measured) for d, b, i, n in rows)
-        with atomic_folder(paths.NGRAM, checksums=False) as new:
+        lines = ((d.id, sha256_text(d.text), b, len(i) + 1, repr(n), recorded, config.measured) for d, b, i, n in rows)
+        with atomic_folder(evidence, checksums=False) as new:
             write_sealed(new / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)
             for file in pairs:  # whose texts are passages: no EOS counts
                 some = load_pairs(file)
@@ -72,8 +75,9 @@ def text_baseline() -> None:
         found["ppmd_bits_per_byte"], share = _compressed(_joined(islice(read_documents(TRAIN), read)), documents)
         run.metrics |= found | {"train_documents": read, "bytes": sum(sizes)}
         run.metrics |= {"ppmd_share": share} if share < 1 else {}
-        run.outputs.append(paths.NGRAM)
-        print(", ".join(f"{name.partition('_')[0]} {value:.4f}" for name, value in found.items()) + " bits per byte")
+        run.outputs.append(evidence)
+        said = ", ".join(f"{way.partition('_')[0]} {value:.4f}" for way, value in found.items())
+        print(f"{name}: {said} bits per byte")
 
 
 def _nats(model: NGrams, texts: Sequence[np.ndarray], last: int | None = None) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""Stage tokenizer: a tokenizer trained on the training split, and measures of its vocabulary."""
+"""Stage tokenizer: one of the training split, and measures of its vocabulary. `python -m tasks.tokenizer <name>`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,12 +14,14 @@ from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
 
-def tokenizer() -> None:
-    """Read section ``tokenizer``, write the tokenizer's folder."""
-    config = params.section("tokenizer", TokenizerConfig)
+def tokenizer(name: str) -> None:
+    """Read section ``tokenizers.NAME``, write the tokenizer's folder."""
+    section = f"tokenizers.{name}"
+    config = params.section(section, TokenizerConfig)
+    target = paths.TOKENIZERS / name
     corpus = paths.CORPUS / "train.parquet"
     held_out = paths.CORPUS / "valid.parquet"
-    with stage("tokenizer", ["tokenizer"], [corpus, held_out]) as run:
+    with stage(f"tokenizer-{name}", [section], [corpus, held_out]) as run:
         pieces, share = some_of(corpus, config.learned_bytes)
         texts = Texts(pieces)
         if config.given:
@@ -27,20 +29,23 @@ def tokenizer() -> None:
             share = 0.0
             if made.sha256 != config.given.sha256:
                 raise UserError(
-                    f"tokenizer.given.sha256: {config.given.file} is {made.sha256}; expected {config.given.sha256}"
+                    f"{section}.given.sha256: {config.given.file} is {made.sha256}; expected {config.given.sha256}"
                 )
         else:
-            made = read_tokenizer(paths.TOKENIZER, train_tokenizer(texts, config))
-        with atomic_folder(paths.TOKENIZER) as folder:
+            try:
+                made = read_tokenizer(target, train_tokenizer(texts, config))
+            except ValueError as error:
+                raise UserError(f"{section}.{error}") from error
+        with atomic_folder(target) as folder:
             (folder / made.file).write_bytes(made.data)
         unseen = sample(Texts(some_of(held_out, config.learned_bytes)[0]))
         run.metrics |= asdict(measure(made, sample(texts), unseen)) | {"learned_share": share}
-        run.outputs.append(paths.TOKENIZER)
+        run.outputs.append(target)
         kind = "given" if config.given else config.kind
-        compression = run.metrics["bytes_per_token"]
+        compression = f"{run.metrics['bytes_per_token']:.2f} bytes per token on held-out text"
         learned = f"; learned from {share:.2%} of the training text" if 0 < share < 1 else ""
         unknown = f"; {run.metrics['unknown_rate']:.2%} of its tokens are unknown" if not made.lossless else ""
-        print(f"{kind}, {made.vocab_size} pieces, {compression:.2f} bytes per token on held-out text{unknown}{learned}")
+        print(f"{name}: {kind}, {made.vocab_size} pieces, {compression}{unknown}{learned}")
         for word in telling_words(unseen):
             print(f"  {word}: {split(made, word)}")
 

@@ -13,7 +13,7 @@ import numpy as np
 from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Sums, score_by_subset
-from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, Table, read_likelihood, read_task, task_files
+from plm_core.evaluation.evidence import LIKELIHOOD, Table, read_likelihood, read_task, task_files
 from plm_core.evaluation.significance import Draws, Interval
 
 ALPHA = 0.05
@@ -172,7 +172,7 @@ def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection
         one, two = pair = read_likelihood(files[0]), read_likelihood(files[1])
         if not np.isfinite([one.value, two.value]).all():
             notes.append("likelihood: not a finite number")
-        elif one.metric != two.metric or one.metric.startswith(LOSSY):
+        elif one.metric != two.metric:
             notes.append(f"likelihood: {one.metric} and {two.metric} are not comparable")
         elif one.documents != two.documents:
             raise UserError(f"{files[1]}: holds different documents than {files[0]}")

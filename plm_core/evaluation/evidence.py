@@ -46,7 +46,8 @@ COST = "cost.csv"
 PARAMETERS = "parameters"
 COMPARED = tuple(dict.fromkeys(objective.likelihood.name for objective in OBJECTIVES.values()))
 LOSSY = "lossy_"
-"""The prefix of a quantity's name if the tokenizer drops some of the text: its bits are those of what is left."""
+"""The prefix of a quantity's name if the tokenizer drops some of the text: its bits are those of what is left. In
+evidence the tokenizer follows, so that only models with the same one are compared."""
 LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured")
 TASK_COLUMNS = ("id", "sha256", "group", "subset", "label", "prediction", "confidence", "score", "measured")
 COST_COLUMNS = ("quantity", "value")
@@ -163,7 +164,7 @@ def read_likelihood(path: Path) -> Table:
     """
     rows = _read_rows(path, LIKELIHOOD_COLUMNS)
     quantities = sorted({row["quantity"] for row in rows})
-    if len(quantities) > 1 or quantities[0].removeprefix(LOSSY) not in COMPARED:
+    if len(quantities) > 1 or base_quantity(quantities[0]) not in COMPARED:
         raise UserError(
             f"{path}: the column quantity holds {', '.join(quantities)}; expected one of {', '.join(COMPARED)}"
         )
@@ -180,6 +181,11 @@ def read_likelihood(path: Path) -> Table:
     value = nats / math.log(2) / sum(sizes)
     names = tuple(row["id"] for row in rows)
     return Table(_examples(rows, "bytes"), quantities[0], value, results, (path.name,), names=names)
+
+
+def base_quantity(quantity: str) -> str:
+    """The quantity of ``COMPARED`` that this is, whatever the tokenizer drops."""
+    return quantity.removeprefix(LOSSY).partition(" of ")[0]
 
 
 def task_files(folder: Path, only: Collection[str] | None = None) -> dict[str, list[Path]]:

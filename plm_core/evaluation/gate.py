@@ -17,6 +17,7 @@ from plm_core.evaluation.evidence import (
     PARAMETERS,
     SCORE,
     Table,
+    base_quantity,
     read_cost,
     read_likelihood,
     read_task,
@@ -153,9 +154,11 @@ def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resa
         theirs = champion.table(name) if champion else None
         assert ours is not None  # ``decide`` checks
         row = Row(name, rule.direction, _value(name, theirs), _value(name, ours))
-        if ours.metric != name:
+        if base_quantity(ours.metric) != name:
             row = replace(row, verdict="not measured", note=_quantities(name, ours, theirs))
-        elif theirs and row.challenger is not None and (theirs.metric != name or theirs.examples != ours.examples):
+        elif (
+            theirs and row.challenger is not None and (theirs.metric != ours.metric or theirs.examples != ours.examples)
+        ):
             row = replace(row, verdict="not comparable", note=_quantities(name, ours, theirs))
         else:
             row = row.measured(champion is None)
@@ -196,7 +199,7 @@ def telling(table: Iterable[Row], rules: GateRules) -> list[str]:
 
 
 def _value(metric: str, table: Table | None) -> float | None:
-    return table.value if table and table.metric == metric and math.isfinite(table.value) else None
+    return table.value if table and base_quantity(table.metric) == metric and math.isfinite(table.value) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -210,7 +213,9 @@ def _quantities(asked: str, challenger: Table, champion: Table | None) -> str:
         return held
     if champion.metric != challenger.metric:
         return f"{held}, the champion's {champion.metric}"
-    lengths = ", but excerpts of the documents may be of other lengths" if asked == challenger.metric else ""
+    lengths = (
+        ", but excerpts of the documents may be of other lengths" if asked == base_quantity(challenger.metric) else ""
+    )
     return f"{held}, the champion's too{lengths}"
 
 
@@ -310,7 +315,7 @@ def also_against(
     """The decision, refused if the challenger's likelihood is significantly worse than its tolerance allows than that
     of an earlier champion, which is this version; the last row says how it compares.
     """
-    name = challenger.tables[LIKELIHOOD].metric
+    name = base_quantity(challenger.tables[LIKELIHOOD].metric)
     only = replace(rules, primary=name, metrics={name: rules.metrics[name]})
     differ, hopeless = _others(challenger, earlier, only)
     row = Row(name, only.metrics[name].direction, None, None, None, "not comparable", "its evidence is of other texts")

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat
 
 from plm_core.config import UserError, section
 from plm_core.evaluation.answers import parts_of
-from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, LOSSY, SCORE, read_likelihood, task_files
+from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, SCORE, base_quantity, read_likelihood, task_files
 
 EVERY_TASK = SCORE
 """A rule of this name applies to every task, or set of minimal pairs, in the challenger's evidence that has no rule of
@@ -78,13 +78,11 @@ class GateRules:
             return replace(self, metrics=of_tasks | rules)
         if of_tasks or any(is_of_a_task(name) and score_of(name) == SCORE for name in rules):
             return replace(self, metrics={EVERY_TASK: every} | of_tasks | rules)
-        quantity = read_likelihood(folder / LIKELIHOOD).metric
+        quantity = base_quantity(read_likelihood(folder / LIKELIHOOD).metric)
         if quantity not in rules:
-            lossy = quantity.startswith(LOSSY)
-            other = "a tokenizer that keeps all of a text" if lossy else f"promotion.metrics.{quantity}"
             raise UserError(
                 f"promotion.primary: {EVERY_TASK}, but no task was measured, and {quantity} has no rule; expected "
-                f"tasks in finetune.tasks, or {other}"
+                f"tasks in finetune.tasks, or promotion.metrics.{quantity}"
             )
         return replace(self, primary=quantity, metrics=rules)
 

@@ -161,8 +161,8 @@ def _trained(texts: Iterable[str], config: TokenizerConfig, **more: Any) -> byte
             raise too_large(config, int(limit[1])) from error
         if needed := re.search(r"smaller than required_chars\D+(\d+) vs (\d+)", str(error)):
             raise too_small(config, int(needed[2]) + 1) from error  # the space may not have been counted
-        raise UserError(
-            f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {str(error).strip()}"
+        raise ValueError(
+            f"vocab_size: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {str(error).strip()}"
         ) from error
     found = len(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))
     if found != config.vocab_size:

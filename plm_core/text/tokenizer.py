@@ -28,7 +28,7 @@ NOT_LEARNED = {"bpe": BYTES_AND_SPECIALS, "unigram": BYTES_AND_SPECIALS, "wordpi
 
 @section
 class GivenTokenizer:
-    """Section ``tokenizer.given``: the digest makes it a parameter that DVC tracks, not a file that may change."""
+    """Section ``tokenizers.<name>.given``; because of the digest, DVC notices a change of the file."""
 
     file: str
     """A ``tokenizer.model`` or ``tokenizer.json`` as stage tokenizer writes it, or one that ``plm import`` wrote."""
@@ -38,11 +38,11 @@ class GivenTokenizer:
 
 @section
 class TokenizerConfig:
-    """Section ``tokenizer`` of the parameters."""
+    """Section ``tokenizers.<name>`` of the parameters."""
 
-    kind: Tokenizers
+    kind: Tokenizers = "bpe"
     """The algorithm. All but wordpiece keep every character of a text."""
-    vocab_size: int
+    vocab_size: int = 8192
     """The number of pieces, including special tokens and single bytes or characters."""
     character_coverage: Annotated[float, Field(ge=0.9, le=1)] = 0.9999
     """The share of the corpus's characters that get a piece of their own. The rest are spelled in bytes, and unknown to
@@ -125,19 +125,18 @@ class Tokenizer(ABC):
         """``spell`` of a text in normal form."""
 
 
-def too_large(config: TokenizerConfig, largest: int) -> UserError:
+def too_large(config: TokenizerConfig, largest: int) -> ValueError:
     """The error for a corpus that has fewer pieces than requested."""
     if largest <= NOT_LEARNED[config.kind]:
-        return UserError("tokenizer: no piece can be learned from this corpus; expected more text")
-    return UserError(
-        f"tokenizer.vocab_size: {config.vocab_size} is more than this corpus supports; "
-        f"expected at most {largest}, or more text"
+        return ValueError("vocab_size: no piece can be learned from this corpus; expected more text")
+    return ValueError(
+        f"vocab_size: {config.vocab_size} is more than this corpus supports; expected at most {largest}, or more text"
     )
 
 
-def too_small(config: TokenizerConfig, smallest: int) -> UserError:
+def too_small(config: TokenizerConfig, smallest: int) -> ValueError:
     """The error for a corpus that has more characters than the requested number of pieces."""
-    return UserError(f"tokenizer.vocab_size: {config.vocab_size} is too small; expected at least {smallest}")
+    return ValueError(f"vocab_size: {config.vocab_size} is too small; expected at least {smallest}")
 
 
 def spelled(ids: Sequence[int], parts: Sequence[bytes]) -> Spelling:

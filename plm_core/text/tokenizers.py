@@ -16,7 +16,9 @@ def open_tokenizer(place: Path) -> Tokenizer:
     names = (MODEL_FILE, JSON_FILE, PUBLISHED_FILE) if place.is_dir() else ("",)
     path = next((place / name for name in names if (place / name).is_file()), None)
     if path is None:
-        raise UserError(f"{place / names[0]}: missing; expected a tokenizer (run `dvc repro tokenizer`)")
+        raise UserError(
+            f"{place / names[0]}: missing; expected a tokenizer (`dvc repro tokenizer` writes those of params.yaml)"
+        )
     if (place / CHECKSUMS).is_file():
         verify_checksums(place)
     return read_tokenizer(path, path.read_bytes())
@@ -44,7 +46,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     ``texts`` is read more than once: it must be a collection, not a generator.
 
     Raises:
-        UserError: the corpus is empty or does not support ``vocab_size`` pieces.
+        ValueError: the corpus is empty or does not support ``vocab_size`` pieces; the message begins with that name.
     """
     if config.kind in ("bpe", "unigram"):
         from plm_core.text import sentencepieces

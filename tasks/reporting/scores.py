@@ -269,9 +269,13 @@ def _confusions(results: Mapping[str, Answers], labels: Sequence[str]) -> str:
     return drawn(figure)
 
 
-def pairs(models: Sequence[str], share: float) -> list[dict[str, Any]]:
-    """The figures of each set of minimal pairs; the gate never sees ``share`` of the documents."""
-    names = [*models, paths.NGRAM.name]
+def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
+    """The figures of each set of minimal pairs, by models, which are given with their tokenizers, and 5-grams.
+
+    The gate never sees ``share`` of the documents.
+    """
+    ngrams = {model: f"{paths.NGRAM}{tokenizer}" for model, tokenizer in models.items()}
+    names = [*models, *dict.fromkeys(ngrams.values())]
     sets = []
     for name in params.section_names("pairs"):
         file = minimal_pairs.file_of(name)
@@ -288,9 +292,10 @@ def pairs(models: Sequence[str], share: float) -> list[dict[str, Any]]:
             values = score_by_subset(table.results)
             by_paradigm[model] = {part: Estimate(values[part], significance.interval(d)) for part, d in draws.items()}
         against = []
-        for model in asked if paths.NGRAM.name in tables else ():
-            folders = (paths.NGRAM, paths.EVIDENCE / model)
-            compared = compare(folders, (paths.NGRAM.name, model), only=[file]).tasks[0]
+        for model in (model for model in asked if ngrams[model] in tables):
+            both = (ngrams[model], model)
+            folders = (paths.EVIDENCE / both[0], paths.EVIDENCE / model)
+            compared = compare(folders, both, only=[file]).tasks[0]
             against.append({"second": model, "difference": compared.difference, "better": compared.better})
         sets.append(
             {

@@ -12,7 +12,7 @@ from plm_core.shared.parameters import PARAMS as PARAMS
 from plm_core.shared.parameters import read as read
 
 T = TypeVar("T")
-MADE = (paths.MODELS, paths.FINETUNED, paths.TOKENIZER)
+MADE = (paths.MODELS, paths.FINETUNED, paths.TOKENIZERS)
 """Inputs that are not data."""
 
 
@@ -50,6 +50,32 @@ def section_names(section: str) -> list[str]:
                 f"{section}: found the name {name!r}; expected letters, digits, - and _ (a number in quotes)"
             )
     return sorted(found)
+
+
+def models() -> dict[str, str]:
+    """The sections of ``pretrain`` that are trained, each with the section of ``tokenizers`` that it is trained with.
+
+    Raises:
+        UserError: for anything else, or a tokenizer that is no section.
+    """
+    value = read("models")
+    if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):
+        raise UserError(f"models: found {value!r}; expected each model with its tokenizer, such as {{gpt: own}}")
+    for model, tokenizer in value.items():
+        if tokenizer not in (known := section_names("tokenizers")):
+            hint = did_you_mean(tokenizer, known)
+            raise UserError(
+                f"models.{model}: found {tokenizer!r}; expected one of tokenizers: {', '.join(known)}{hint}"
+            )
+    return value
+
+
+def tokenizer_of(model: str) -> str:
+    """The tokenizer of a section of ``pretrain``; that of the first model if the section is not among ``models``."""
+    tokenizers = models()
+    if not tokenizers:
+        raise UserError("models: names none; expected each model with its tokenizer, such as {gpt: own}")
+    return tokenizers.get(model) or next(iter(tokenizers.values()))
 
 
 def names(name: str) -> list[str]:

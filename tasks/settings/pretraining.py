@@ -45,7 +45,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         if "vocab_size" in self.model:
-            raise ValueError("model.vocab_size: comes from tokenizer.vocab_size; expected it to be left out")
+            raise ValueError("model.vocab_size: is that of the tokenizer; expected it to be left out")
 
 
 def pretrain_section(name: str) -> tuple[PretrainConfig, dict[str, Any]]:

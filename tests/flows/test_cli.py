@@ -79,7 +79,7 @@ def test_kinds_of_tokenizers_are_those_of_the_core_and_the_task_is_run_in_the_pr
 
     assert tuple(NOT_LEARNED) == TOKENIZERS
     params = project / "params.yaml"
-    params.write_text(params.read_text() + "tokenizer: {kind: bpe, vocab_size: 307}\n")
+    params.write_text(params.read_text() + "models: {gpt: own}\ntokenizers: {own: {vocab_size: 307}}\n")
     done = plm(project, "tokenizer", "compare", "307", "99", "--kind", "wordpiece", "--lowercase", "--json")
     assert done.returncode == 2
     assert done.stderr.startswith("error: artifacts/corpus/splits/train.parquet: missing")

@@ -24,11 +24,11 @@ ROOT = Path(__file__).parents[2]
 INSTALLED = Path(__file__).with_name("installed")
 """Makes what stages can import what users have."""
 SMALL = {
-    "models": ["gpt"],
+    "models": {"gpt": "own"},
     "sources": {"own": {"reader": "folder", "input": "data"}},
     "clean": {"paragraphs": {"words": {"min": 2, "max": 99}}},
     "split": {"valid": 0.2, "test": 0.3, "salt": "plm"},
-    "tokenizer": {"kind": "bpe", "vocab_size": 307},
+    "tokenizers": {"own": {"kind": "bpe", "vocab_size": 307}},
     "evaluate": {
         "stride": 13,
         "excerpt": 17,

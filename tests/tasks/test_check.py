@@ -11,14 +11,14 @@ from flows.checkout import check_parameters
 from flows.outcome import UserError
 
 WRONG = {
-    "models": (["gpt", "bertt"], "pretrain.bertt: no such section in params.yaml; it has gpt, bert"),
+    "models": ({"gpt": "own", "bertt": "own"}, "pretrain.bertt: no such section in params.yaml; it has gpt, bert"),
     "sources__own__input": ("nowhere", "nowhere: missing; put it there, or name another file or folder"),
     "clean__paragraphs": ({"wrods": {"min": 3}}, "clean.paragraphs.wrods: unknown measure; did you mean 'words'"),
     "deduplicate__documents": ("keep", "deduplicate.documents: found the text 'keep'; expected one of"),
     "split__test": (0.9, "split.valid: 0.2 and test: 0.9"),
     "decontaminate__examples": ([{"name": "a", "file": "dev.tsv", "sha256": "0"}], "dev.tsv: missing"),
     "mixture__shares": ({"other": 1.0}, "mixture.shares: found other; expected the sources with training text: own"),
-    "tokenizer__given": ({"file": "my.model", "sha256": "0"}, "my.model: missing"),
+    "tokenizers": ({"own": {"given": {"file": "my.model", "sha256": "0"}}}, "my.model: missing"),
     "pretrain__gpt__training__optimizer__warmup_steps": (60, "warmup_steps: 60; expected fewer than the 26 steps"),
     "evaluate__stride": (0, "evaluate.stride: found 0; expected above 0"),
     "examples__tickets": ({"input": "artifacts/x", "kind": "classification"}, "not a task of the table"),
@@ -67,7 +67,7 @@ def test_every_section_is_checked_and_all_problems_are_told_at_once(changed):
 def test_two_stages_that_would_have_one_name_are_told(changed):
     params = yaml.safe_load((changed.root / "params.yaml").read_text())
     task = {"input": "data", "kind": "classification", "a": "text", "label": "l", "labels": ["x", "y"]}
-    changed.change(**{"models": ["gpt", "gpt-b"], "pretrain__gpt-b": params["pretrain"]["gpt"]})
+    changed.change(**{"models": {"gpt": "own", "gpt-b": "own"}, "pretrain__gpt-b": params["pretrain"]["gpt"]})
     changed.change(**{"examples__b-next": task | {"score": "accuracy"}, "finetune__tasks": ["next", "b-next"]})
     changed.change(**{"pairs__b-own-pairs": params["pairs"]["own-pairs"]})
     assert lines(changed) == [

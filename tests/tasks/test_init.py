@@ -73,15 +73,15 @@ def test_the_sizes_follow_from_the_text(folder):
     write(folder, 30, SENTENCE)
     few = proposed(folder, survey(folder))
     assert "pairs.own-pairs.rules" not in few  # of English text the rules for English stay
-    assert (few["split.valid"], few["split.test"], few["tokenizer.vocab_size"]) == (0.15, 0.2, 512)
+    assert (few["split.valid"], few["split.test"], few["tokenizers.own.vocab_size"]) == (0.15, 0.2, 512)
     assert few["pretrain.gpt.training.steps"] == 40
     assert few["pretrain.bert.training.optimizer.warmup_steps"] == 8
     write(folder, 3000, SENTENCE * 50)
     many = proposed(folder, survey(folder))
     assert not [name for name in many if name.startswith(("split", "pretrain"))]
-    assert "tokenizer.vocab_size" not in many  # the demo's, which is of this size
+    assert "tokenizers.own.vocab_size" not in many  # the demo's, which is of this size
     write(folder, 30, "".join(map(chr, range(0x4E00, 0x5500))))
-    assert proposed(folder, survey(folder))["tokenizer.vocab_size"] > 2 * (0x5500 - 0x4E00)
+    assert proposed(folder, survey(folder))["tokenizers.own.vocab_size"] > 2 * (0x5500 - 0x4E00)
 
 
 @pytest.mark.parametrize(("count", "error"), [(0, "no document"), (19, "holds 19 documents; expected at least 20")])
@@ -134,7 +134,7 @@ def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
     large = params(folder)
     added = {"my-texts-2": {"reader": "folder", "input": "more/my texts"}}
     assert large["sources"] == small["sources"] | added
-    assert large["tokenizer"]["vocab_size"] > small["tokenizer"]["vocab_size"]
+    assert large["tokenizers"]["own"]["vocab_size"] > small["tokenizers"]["own"]["vocab_size"]
     assert large["pretrain"]["gpt"]["training"]["steps"] > small["pretrain"]["gpt"]["training"]["steps"]
     with pytest.raises(
         UserError, match=r"^sources\.my-texts: reads my texts already; expected a folder that is no source"

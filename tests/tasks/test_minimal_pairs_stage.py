@@ -24,7 +24,7 @@ from plm_core.text.store import TokenStore
 from plm_core.text.tokenizers import open_tokenizer
 from tasks.minimal_pairs import nats_of
 
-GPT, NGRAM = "artifacts/evidence/gpt/own-pairs.0.csv", "artifacts/evidence/ngram/own-pairs.0.csv"
+GPT, NGRAM = "artifacts/evidence/gpt/own-pairs.0.csv", "artifacts/evidence/ngram-own/own-pairs.0.csv"
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 
 
@@ -66,8 +66,8 @@ def test_model_and_counting_are_asked_about_the_same_pairs(built):
 
 
 def test_counting_is_asked_about_the_tokens_of_a_passage_and_no_end(built):
-    tokenizer = open_tokenizer(built.root / "artifacts/tokenizer")
-    store = TokenStore(built.root / "artifacts/tokens/train")
+    tokenizer = open_tokenizer(built.root / "artifacts/tokenizers/own")
+    store = TokenStore(built.root / "artifacts/tokens/own/train")
     model = NGrams(np.concatenate(([EOS], store.tokens(0, int(store.offsets[-1])))), 5, tokenizer.vocab_size)
     pairs = load_pairs(built.root / "artifacts/pairs/own-pairs.jsonl")
     for pair, row in zip(pairs, rows(built.root / NGRAM), strict=True):
@@ -78,7 +78,7 @@ def test_counting_is_asked_about_the_tokens_of_a_passage_and_no_end(built):
 def test_the_report_has_a_row_a_paradigm(built):
     text = (built.root / "artifacts/report/report.md").read_text()
     section = text.partition("## Minimal pairs")[2].partition("\n## ")[0]
-    assert "| paradigm | pairs | gpt | 5-gram |" in section
+    assert "| paradigm | pairs | gpt | 5-gram (own) |" in section
     found = built.metrics("minimal-pairs-gpt-own-pairs")
     assert f"| **all** | {found['pairs']} | {found['score']:.3f} [" in section
     assert re.search(r"\| word order \| \d\d \| 0\.\d{3} \[0\.\d{3}, 0\.\d{3}\] \| 0\.", section)
@@ -119,8 +119,8 @@ def test_without_pairs_the_others_go_on(small):
     """Without the output of stage pairs, the 5-gram still has its likelihood, and the report says what is missing."""
     (small.root / "artifacts/pairs/own-pairs.jsonl").unlink()
     (small.root / GPT).unlink()
-    small.run("tasks.text_baseline")
-    assert [path.name for path in (small.root / "artifacts/evidence/ngram").iterdir()] == ["likelihood.csv"]
+    small.run("tasks.text_baseline", "own")
+    assert [path.name for path in (small.root / "artifacts/evidence/ngram-own").iterdir()] == ["likelihood.csv"]
     small.run("tasks.report")
     text = (small.root / "artifacts/report/report.md").read_text()
-    assert "No results for gpt, 5-gram: the stage has no output." in text
+    assert "No results for gpt, 5-gram (own): the stage has no output." in text

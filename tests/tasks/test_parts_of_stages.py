@@ -123,16 +123,16 @@ def contents(project):
     folder = project.root / "artifacts/corpus"
     held = {name: list(read_documents(folder / f"{name}.parquet")) for name in TABLES}
     removed = {name: list(read_removals(folder / f"removed/{name}.parquet")) for name in ("clean", "deduplicate")}
-    return held, removed, project.metrics("clean"), project.metrics("deduplicate"), project.metrics("pack")
+    return held, removed, project.metrics("clean"), project.metrics("deduplicate"), project.metrics("pack-own")
 
 
 @pytest.mark.slow
 def test_parts_and_processes_make_no_difference(project, tmp_path):
     one, three = project.copied(tmp_path / "one"), project.copied(tmp_path / "three")
-    for stage in ("clean", "deduplicate", "tokenizer", "pack"):
+    for stage in ("clean", "deduplicate", "tokenizer own", "pack own"):
         project.run(f"tasks.{stage}")
     for each, cores in ((one, "1"), (three, "3")):
-        shutil.copytree(project.root / "artifacts/tokenizer", each.root / "artifacts/tokenizer")
+        shutil.copytree(project.root / "artifacts/tokenizers/own", each.root / "artifacts/tokenizers/own")
         for stage in STAGES:
             run(each, stage, PLM_CORES=cores)
     assert len(list((one.root / "artifacts/corpus/clean.parquet").iterdir())) > 4
@@ -150,12 +150,12 @@ def test_a_tokenizer_learns_from_as_much_text_as_it_may_and_says_so(project):
         patch.setattr(module, "ROWS_AT_ONCE", 4)
         write_documents(splits / "train.parquet", train)
     write_documents(splits / "valid.parquet", train[:9])
-    out, _ = project.run("tasks.tokenizer")
+    out, _ = project.run("tasks.tokenizer", "own")
     assert "learned" not in out
-    assert project.metrics("tokenizer")["learned_share"] == 1
-    project.change(tokenizer__learned_bytes=40_000)
-    out, _ = project.run("tasks.tokenizer")
-    share = project.metrics("tokenizer")["learned_share"]
+    assert project.metrics("tokenizer-own")["learned_share"] == 1
+    project.change(tokenizers__own__learned_bytes=40_000)
+    out, _ = project.run("tasks.tokenizer", "own")
+    share = project.metrics("tokenizer-own")["learned_share"]
     assert 0 < share < 0.5
     assert f"learned from {share:.2%} of the training text" in out
 

@@ -11,7 +11,12 @@ PARAMETERS = [
     (["clean"], {"clean__paragraph": {}}, "clean.paragraph: unknown parameter", "did you mean 'paragraphs'"),
     (["clean"], {"sources": {}}, "sources: found {}", "at least one section"),
     (["deduplicate"], {"split__test": 0.0001}, "split.test: ", "no document"),
-    (["tokenizer"], {"tokenizer__lowercase": True}, "tokenizer.lowercase: bpe keeps a text as it is", "wordpiece"),
+    (
+        ["tokenizer", "own"],
+        {"tokenizers__own__lowercase": True},
+        "tokenizers.own.lowercase: bpe keeps a text as it is",
+        "wordpiece",
+    ),
     (["ingest", "own"], {"sources": {"my texts": {}}}, "sources: found the name 'my texts'", "letters, digits"),
     (["ingest", "own"], {"sources__own__reader": "web"}, "sources.own.reader: found 'web'", "folder, hub, sotu, bible"),
     (["ingest", "other"], {}, "sources.other: no such section in params.yaml", "it has own"),
@@ -83,9 +88,9 @@ def test_a_folder_without_text_is_refused(small, content, error):
     ("path", "command"),
     [
         ("artifacts/corpus/raw/own.parquet/00000.parquet", ["clean"]),
-        ("artifacts/corpus/splits/train.parquet/00000.parquet", ["tokenizer"]),
-        ("artifacts/tokenizer/tokenizer.model", ["pack"]),
-        ("artifacts/tokens/train/shard-00000.bin", ["pretrain", "gpt"]),
+        ("artifacts/corpus/splits/train.parquet/00000.parquet", ["tokenizer", "own"]),
+        ("artifacts/tokenizers/own/tokenizer.model", ["pack", "own"]),
+        ("artifacts/tokens/own/train/shard-00000.bin", ["pretrain", "gpt"]),
         ("artifacts/models/gpt/model.safetensors", ["evaluate", "gpt"]),
         ("artifacts/examples/sotu-era/train.jsonl", ["finetune", "gpt", "sotu-era", "1"]),
     ],
@@ -103,6 +108,6 @@ def test_a_missing_input_is_refused_by_name(small):
 
 
 def test_a_store_of_another_tokenizer_is_refused(small):
-    small.change(tokenizer__vocab_size=299)
-    small.run("tasks.tokenizer")
-    assert small.refused("tasks.pretrain", "gpt").startswith("error: artifacts/tokens/train: made by the tokenizer")
+    small.change(tokenizers__own__vocab_size=299)
+    small.run("tasks.tokenizer", "own")
+    assert small.refused("tasks.pretrain", "gpt").startswith("error: artifacts/tokens/own/train: made by the tokenizer")

@@ -31,8 +31,8 @@ OBJECTIVES = {
 CORPUS = {
     "clean": {"read_documents": 37, "read_bytes": 9999, "removed_paragraphs": 7, "removed_paragraphs_words": 7},
     "deduplicate": {f"{split}_{what}": 13 for split in ("train", "valid", "test") for what in ("documents", "bytes")},
-    "tokenizer": {"vocab_size": 307, "bytes_per_token": 1.5},
-    "pack": {"train_tokens": 99, "valid_tokens": 13},
+    "tokenizer-own": {"vocab_size": 307, "bytes_per_token": 1.5, "fertility": 2.25, "unknown_rate": 0.0},
+    "pack-own": {"train_tokens": 99, "valid_tokens": 13},
 }
 SCORES = ("score", "score_per_byte", "score_per_token", "score_unconditional")
 FEWSHOT = {
@@ -66,7 +66,7 @@ def results(tmp_path_factory):
         name: {"architecture": name if name != "wide" else "gpt", "objective": objective}
         for name, objective in OBJECTIVES.items()
     }
-    project.change(models=list(MODELS), pretrain=pretrain)
+    project.change(models=dict.fromkeys(MODELS, "own"), pretrain=pretrain)
     files = {f"metrics/{name}.json": numbers for name, numbers in CORPUS.items()}
     for name, (likelihoods, *accuracies) in MODELS.items():
         trained = {"parameters": 12345, "positions": 6789, "predictions": 987, "best_step": 26}
@@ -89,7 +89,7 @@ def results(tmp_path_factory):
         files[f"slices/{task}.csv"] = "\n".join(["id,words,subset,overlap", *rows]) + "\n"
     files["metrics/fewshot-gpt.json"] = FEWSHOT
     simple = {"unigram_bits_per_byte": 2.5, "ngram_bits_per_byte": 1.375, "ppmd_bits_per_byte": 1.125}
-    files["metrics/text-baseline.json"] = simple | {"train_documents": 13, "bytes": 157, "ppmd_share": 0.25}
+    files["metrics/text-baseline-own.json"] = simple | {"train_documents": 13, "bytes": 157, "ppmd_share": 0.25}
     for path, content in files.items():
         target = project.root / "artifacts" / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page)
     }
     found = table(page, "## Held-out likelihood")
     assert {name: [row[name] for row in found.values()] for name in columns} == columns
-    assert list(found) == [*MODELS, "*token frequencies*", "*5-gram*", "*PPMd, of 25.00% of the text*"]
+    assert list(found) == [*MODELS, "*token frequencies (own)*", "*5-gram (own)*", "*PPMd, of 25.00% of the text*"]
     assert "has learned less than counting" in page
     assert list(found["gpt"]) == ["model", *columns]
     assert "compare within a column, never across" in page
@@ -291,25 +291,25 @@ def test_speed_is_shown_from_beside_the_report_and_is_no_part_of_it(results, pag
 
 
 def test_models_of_one_paper_need_no_warning_and_no_task_is_said(project):
-    project.change(models=["gpt", "wide"], finetune__tasks=[])
+    project.change(models={"gpt": "own", "wide": "own"}, finetune__tasks=[])
     text = reported(project)
     assert list(table(text, "## Held-out likelihood")["gpt"]) == ["model", "bits per byte", "perplexity per token"]
     assert "never across" not in text
     assert "tokens of each document only" not in text
     assert "No GLUE-like task is named in `finetune.tasks`." in text
-    assert "| *5-gram* | 1.3750 |  |" in text
-    project.change(models=["bert"])  # whose likelihood is another quantity
+    assert "| *5-gram (own)* | 1.3750 |  |" in text
+    project.change(models={"bert": "own"})  # whose likelihood is another quantity
     text = reported(project)
     assert list(table(text, "## Held-out likelihood")) == ["bert"]
-    assert "*5-gram*" not in text
+    assert "*5-gram (own)*" not in text
 
 
 def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(project, page):
-    for path in ("metrics/baseline-next", "metrics/fewshot-gpt", "metrics/text-baseline"):
+    for path in ("metrics/baseline-next", "metrics/fewshot-gpt", "metrics/text-baseline-own"):
         (project.root / f"artifacts/{path}.json").unlink()
     (project.root / "artifacts/slices/next.csv").unlink()
     text = reported(project)
-    assert "*5-gram*" not in text
+    assert "*5-gram (own)*" not in text
     found = table(text, "## Fine-tuning")
     assert list(found["words alone"].values())[1:] == ["0.650", "-", "-"]
     assert found["gpt"]["next: accuracy"] == table(page, "## Fine-tuning")["gpt"]["next: accuracy"]

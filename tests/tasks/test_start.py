@@ -42,7 +42,7 @@ def test_a_training_begins_with_what_stands_near_each_token(small):
     )
     small.run("tasks.pretrain", "gpt")
     loaded = checkpoint.load(small.root / "artifacts/models/gpt").model
-    text = TokenStore(small.root / "artifacts/tokens/train")
+    text = TokenStore(small.root / "artifacts/tokens/own/train")
     torch.manual_seed(stream_seed(3, "weights"))
     model = GPT(loaded.config)
     begin_with_neighbours(model.tokens.weight, text, 0.04)
@@ -76,12 +76,12 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_the_first_stage_and_by
 def test_a_checkpoint_with_another_tokenizer_is_refused(small, start):
     """If the tokenizer is given, before the first stage; a trained one is known once it exists."""
     message = "error: pretrain.gpt.start.checkpoint: artifacts/imported/mine was made with another tokenizer; expected "
-    small.change(pretrain__gpt__start=start, tokenizer__vocab_size=311)
+    small.change(pretrain__gpt__start=start, tokenizers__own__vocab_size=311)
     small.run("tasks.check")
-    small.run("tasks.tokenizer")
-    small.run("tasks.pack")
+    small.run("tasks.tokenizer", "own")
+    small.run("tasks.pack", "own")
     assert small.refused("tasks.pretrain", "gpt").startswith(message)
-    small.change(tokenizer__given={"file": "artifacts/tokenizer/tokenizer.model", "sha256": "0f"})
+    small.change(tokenizers__own__given={"file": "artifacts/tokenizers/own/tokenizer.model", "sha256": "0f"})
     assert small.run("tasks.check", code=2)[1].startswith(message)
 
 
@@ -90,14 +90,17 @@ def test_what_the_import_prints_is_a_section_that_starts_from_it(small):
     small.run("tasks.export", "exported", "--checkpoint", "artifacts/models/gpt")
     said, _ = small.run("tasks.import_", "exported", "--name", "mine")
     section, given = said.split("add to its section of params.yaml:\n")[1].split(
-        "and its tokenizer, in section tokenizer:\n"
+        "and its tokenizer, a section of tokenizers that `models` names:\n"
     )
     path = small.root / "params.yaml"
     params = yaml.safe_load(path.read_text())
     params["pretrain"]["gpt"] |= yaml.safe_load(section)
-    params["tokenizer"] |= yaml.safe_load(given)
+    params["tokenizers"] = yaml.safe_load(given)
+    params["models"]["gpt"] = "mine"
     path.write_text(yaml.safe_dump(params))
     small.run("tasks.check")
+    small.run("tasks.tokenizer", "mine")
+    small.run("tasks.pack", "mine")
     small.run("tasks.pretrain", "gpt")
 
 
@@ -105,14 +108,14 @@ def test_what_the_import_prints_is_a_section_that_starts_from_it(small):
 def test_a_tokenizer_of_any_kind_may_be_given(small, tokenizers, kind):
     """Its kind is that of its file; what the parameters say of training is not read."""
     (small.root / "mine").write_bytes(tokenizers[kind].data)
-    small.change(tokenizer__given={"file": "mine", "sha256": tokenizers[kind].sha256})
-    small.run("tasks.tokenizer")
-    folder = small.root / "artifacts/tokenizer"
+    small.change(tokenizers__own__given={"file": "mine", "sha256": tokenizers[kind].sha256})
+    small.run("tasks.tokenizer", "own")
+    folder = small.root / "artifacts/tokenizers/own"
     assert {path.name for path in folder.iterdir()} == {tokenizers[kind].file, "SHA256SUMS"}
     assert (folder / tokenizers[kind].file).read_bytes() == tokenizers[kind].data
-    small.change(tokenizer__given__sha256="0f")
-    error = small.refused("tasks.tokenizer")
-    assert error == f"error: tokenizer.given.sha256: mine is {tokenizers[kind].sha256}; expected 0f"
+    small.change(tokenizers__own__given__sha256="0f")
+    error = small.refused("tasks.tokenizer", "own")
+    assert error == f"error: tokenizers.own.given.sha256: mine is {tokenizers[kind].sha256}; expected 0f"
 
 
 @pytest.mark.parametrize(("paper", "model"), [("roberta", "bert"), ("llama", "gpt")])
@@ -121,19 +124,19 @@ def test_a_published_model_goes_on_with_its_own_tokenizer(small, paper, model):
     published.write(paper, small.root / "theirs")
     said, _ = small.run("tasks.import_", "theirs", "--name", "mine")
     section, given = said.split("add to its section of params.yaml:\n")[1].split(
-        "and its tokenizer, in section tokenizer:\n"
+        "and its tokenizer, a section of tokenizers that `models` names:\n"
     )
     path = small.root / "params.yaml"
     params = yaml.safe_load(path.read_text())
     params["pretrain"][model] |= yaml.safe_load(section)
-    params["tokenizer"] |= yaml.safe_load(given)
-    params["models"] = [model]
+    params["tokenizers"] = yaml.safe_load(given)
+    params["models"] = {model: "mine"}
     params["fewshot"]["models"] = [name for name in ("gpt",) if name == model]
     if paper == "roberta":
         params["pretrain"]["bert"]["objective"] = {"name": "masked", "rate": 0.3}
     path.write_text(yaml.safe_dump(params))
-    for command in ("check", "tokenizer", "pack"):
-        small.run(f"tasks.{command}")
+    for command in (["check"], ["tokenizer", "mine"], ["pack", "mine"]):
+        small.run(f"tasks.{command[0]}", *command[1:])
     small.run("tasks.pretrain", model)
     small.run("tasks.evaluate", model)
     small.run("tasks.finetune", model, "next", "1")

@@ -14,7 +14,7 @@ from plm_core.evaluation.ngram import NGrams, bits_after
 from plm_core.text.special import EOS
 from tasks import text_baseline
 
-EVIDENCE = "artifacts/evidence/ngram/likelihood.csv"
+EVIDENCE = "artifacts/evidence/ngram-own/likelihood.csv"
 
 
 def rows(path):
@@ -31,7 +31,7 @@ def test_the_figures_are_of_the_documents_that_models_are_measured_on(built):
         [EOS, *(i for d in documents for i in (*tokenizer.encode(d.text), EOS))] for documents in (train, test)
     )
     size = sum(len(document.text.encode()) for document in test)
-    found = built.metrics("text-baseline")
+    found = built.metrics("text-baseline-own")
     for order, name in ((1, "unigram"), (5, "ngram")):
         nats = NGrams(np.array(learned), order, 307).nats(np.array(asked)).sum()
         assert found[f"{name}_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
@@ -67,13 +67,13 @@ def test_the_compressor_reads_evenly_spread_documents_where_not_all_fit(monkeypa
 
 def test_of_a_large_text_only_the_first_documents_are_read(small):
     """As many for the 5-gram as for the compressor."""
-    whole = small.metrics("text-baseline")
+    whole = small.metrics("text-baseline-own")
     path = small.root / "tasks/text_baseline.py"
     found = []
     for most in (1, 9_999):
         path.write_text(re.sub("MOST = .*", f"MOST = {most}", path.read_text()))
-        small.run("tasks.text_baseline")
-        found.append(small.metrics("text-baseline"))
+        small.run("tasks.text_baseline", "own")
+        found.append(small.metrics("text-baseline-own"))
     least, found = found
     assert least["train_documents"] == 1
     train = [len(d.text.encode()) for d in read_documents(small.root / "artifacts/corpus/splits/train.parquet")]

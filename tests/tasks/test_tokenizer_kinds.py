@@ -22,12 +22,15 @@ def texts(project, split):
 @pytest.mark.parametrize("kind", ["wordpiece", "bytelevel"])
 def test_the_whole_chain_runs_with_another_kind(small, kind):
     small.change(
-        tokenizer__kind=kind, tokenizer__character_coverage=0.99, finetune__tasks=["sotu-era"], finetune__seeds=[1]
+        tokenizers__own__kind=kind,
+        tokenizers__own__character_coverage=0.99,
+        finetune__tasks=["sotu-era"],
+        finetune__seeds=[1],
     )
-    for stage in ("tokenizer", "pack", "pretrain gpt", "evaluate gpt", "finetune gpt sotu-era 1", "report"):
+    for stage in ("tokenizer own", "pack own", "pretrain gpt", "evaluate gpt", "finetune gpt sotu-era 1", "report"):
         name, *arguments = stage.split()
         small.run(f"tasks.{name}", *arguments)
-    folder = small.root / "artifacts/tokenizer"
+    folder = small.root / "artifacts/tokenizers/own"
     assert {path.name for path in folder.iterdir()} == {"tokenizer.json", "SHA256SUMS"}
     tokenizer = open_tokenizer(folder)
     assert tokenizer.kind == kind
@@ -50,7 +53,7 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
 
 
 def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
-    assert list(built.metrics("tokenizer")) == [*NUMBERS, "learned_share"]
+    assert list(built.metrics("tokenizer-own")) == [*NUMBERS, "learned_share"]
     log = (built.root / "repro.log").read_text()
     words = " ".join(texts(built, "valid")).replace(".", "").split()
     word = min(words, key=lambda word: (-len(word), word))
@@ -64,7 +67,7 @@ def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
     found = json.loads(out)
     rows = {(row["kind"], row["vocab_size"]): row for row in found["tokenizers"]}
     assert set(rows) == {(kind, size) for kind in NOT_LEARNED for size in (307, 99, 50_000)}
-    own = built.metrics("tokenizer")
+    own = built.metrics("tokenizer-own")
     assert {name: rows["bpe", 307][name] for name in NUMBERS} | {"learned_share": 1.0} == own
     for kind in NOT_LEARNED:
         assert "more than this corpus supports; expected at most" in rows[kind, 50_000]["refused"]

@@ -30,3 +30,8 @@ def scorer_of(quantity: Quantity) -> Scorer:
 def named(quantity: str, tokenizer: Tokenizer) -> str:
     """The name of a quantity when it is measured for a model with this tokenizer."""
     return quantity if tokenizer.lossless else LOSSY + quantity
+
+
+def in_evidence(quantity: str, tokenizer: Tokenizer) -> str:
+    """The same in evidence, where a lossy tokenizer is named by its digest."""
+    return named(quantity, tokenizer) + ("" if tokenizer.lossless else f" of {tokenizer.sha256[:12]}")

@@ -165,9 +165,9 @@ def test_of_a_likelihood_less_is_better(tmp_path):
     [
         ({}, {"quantity": "pseudo_bits_per_byte"}, "bits_per_byte and pseudo_bits_per_byte are not comparable"),
         (
-            {"quantity": "lossy_bits_per_byte"},
-            {"quantity": "lossy_bits_per_byte"},
-            "lossy_bits_per_byte and lossy_bits_per_byte are not comparable",
+            {"quantity": "lossy_bits_per_byte of 3fb1"},
+            {"quantity": "lossy_bits_per_byte of 07aa"},
+            "lossy_bits_per_byte of 3fb1 and lossy_bits_per_byte of 07aa are not comparable",
         ),
         ({}, {"length": 9}, "excerpts of different lengths are not comparable"),
         ({}, {"nats": math.nan}, "not a finite number"),

@@ -497,17 +497,16 @@ def test_without_a_task_the_challengers_likelihood_is_the_primary(tmp_path, quan
         unruled.for_evidence(challenger)
 
 
-def test_a_likelihood_by_a_lossy_tokenizer_is_kept_and_never_judged(tmp_path):
-    """Not even between two of them: which of a text each drops is not known here."""
-    better = write(tmp_path / "challenger", -0.9, 80, "lossy_bits_per_byte")
-    worse = write(tmp_path / "champion", 0.0, 50, "lossy_bits_per_byte")
-    for challenger, champion, passed in ((better, worse, True), (worse, better, False)):
+def test_a_likelihood_by_a_lossy_tokenizer_is_judged_only_beside_one_by_the_same(tmp_path):
+    better = write(tmp_path / "challenger", -0.9, 80, "lossy_bits_per_byte of 3fb1")
+    worse = write(tmp_path / "champion", 0.0, 50, "lossy_bits_per_byte of 3fb1")
+    assert verdicts(by_tasks(better, worse))["bits_per_byte"] == "better"
+    other = write(tmp_path / "other", 0.0, 50, "lossy_bits_per_byte of 07aa")
+    for challenger, champion, passed in ((better, other, True), (other, better, False)):
         decision = by_tasks(challenger, champion)
         assert decision.passed is passed
-        assert {verdicts(decision)[name] for name in COMPARED} == {"not measured"}
-    (better / "era.1.csv").unlink()
-    with pytest.raises(UserError, match=r"lossy_bits_per_byte has no rule; expected .* a tokenizer that keeps all"):
-        PAPERS.for_evidence(better)
+        assert verdicts(decision)["bits_per_byte"] == "not comparable"
+        assert {verdicts(decision)[name] for name in COMPARED} == {"not measured", "not comparable"}
 
 
 def test_what_the_rules_need_is_missed_by_name(tmp_path):
