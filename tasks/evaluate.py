@@ -15,7 +15,7 @@ from typing import Any
 from plm_core.checkpoint import Loaded, load
 from plm_core.config import UserError
 from plm_core.corpus.document import read_documents
-from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
+from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS, UNKNOWN
 from plm_core.evaluation.likelihood import in_evidence, named, scorer_of
 from plm_core.evaluation.likelihood.base import Likelihood, tokenized, total
 from plm_core.evaluation.overlap import NGRAM, search_in
@@ -60,6 +60,12 @@ def evaluate(name: str, checkpoint: Path | None = None, evidence: Path | None = 
         objective = OBJECTIVES[loaded.config.objective]
         tokenizer = loaded.tokenizer
         main_quantity = named(objective.likelihood.name, tokenizer)
+        if not loaded.config.predicts:
+            run.metrics["bytes"] = total(_measure(loaded, config, device, evidence)).bytes
+            atomic_text(samples, "[]\n")
+            run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
+            print(f"{name}: its likelihood is not known, because it was published without a head that predicts words")
+            return
         # First, because one of their texts may be refused.
         sampled = _samples(loaded, config, device)
         result = total(_measure(loaded, config, device, evidence))
@@ -89,9 +95,13 @@ def _measure(loaded: Loaded, config: EvaluateConfig, device: Device, evidence: P
     """The scores by which models of this objective are compared; they and the model's cost are written as evidence."""
     likelihood = OBJECTIVES[loaded.config.objective].likelihood
     documents = list(read_documents(TEST))
-    scores = _score(likelihood, loaded, [d.text for d in documents], config, device, "documents")
+    if loaded.config.predicts:
+        scores = _score(likelihood, loaded, [d.text for d in documents], config, device, "documents")
+        quantity = in_evidence(likelihood.name, loaded.tokenizer)
+    else:
+        scores = [Likelihood(math.nan, 0, len(d.text.encode())) for d in documents]
+        quantity = UNKNOWN
     rows = zip(documents, scores, strict=True)
-    quantity = in_evidence(likelihood.name, loaded.tokenizer)
     rule = config.measured
     lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), quantity, rule) for d, s in rows)
     write_sealed(evidence / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)

@@ -30,13 +30,13 @@ from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
 from plm_core.finetuning.featurize import Batching, Rows, encoded, read_rows
 from plm_core.finetuning.heads import Predicted
 from plm_core.finetuning.input_formats import input_format_of
-from plm_core.finetuning.lora import adapt, merge
 from plm_core.objectives.loss import Batch
 from plm_core.shared import paths
 from plm_core.text.samplers import stream_seed
 from plm_core.training.callbacks.metrics import StepMetrics, Validation, best_report
 from plm_core.training.device import Device, prepare
 from plm_core.training.loop import train
+from plm_core.training.lora import adapt, merge
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport

@@ -37,7 +37,7 @@ def judge(
     Raises:
         UserError: a parameter or the evidence cannot be used.
     """
-    rules = params.without("promotion", "registered_model", GateRules).for_evidence(challenger)
+    rules = params.without("promotion", "registered_model", GateRules).for_evidence(challenger, champion)
     evidence = read_evidence(challenger, rules)
     other = read_evidence(champion, rules, partial=True) if champion else None
     decision = decide(evidence, other, rules, asked=asked)

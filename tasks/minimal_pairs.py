@@ -11,7 +11,7 @@ from plm_core import checkpoint as checkpoints
 from plm_core.benchmarks.pairs import Pair, load_pairs
 from plm_core.config import UserError
 from plm_core.evaluation import significance
-from plm_core.evaluation.evidence import TASK_COLUMNS, read_task
+from plm_core.evaluation.evidence import TASK_COLUMNS, cannot_do, read_task
 from plm_core.evaluation.likelihood import scorer_of
 from plm_core.evaluation.likelihood.base import tokenized
 from plm_core.evaluation.minimal_pairs import file_of, rows
@@ -38,11 +38,14 @@ def minimal_pairs(model: str, name: str, checkpoint: Path | None = None, evidenc
     inputs = [folder, paths.PAIRS / f"{name}.jsonl"]
     with stage(f"minimal-pairs-{model}-{name}", ["evaluate"], inputs, model=model) as run:
         file = write_evidence(folder, name, paths.EVIDENCE / model, config)
+        run.outputs.append(file)
+        if cannot_do(file):
+            print(f"{model}: {name}: not asked, because the model was published without a head that predicts words")
+            return
         found = read_task([file])
         interval = significance.interval_of(found.results)
         run.metrics |= {"score": found.value, "score_low": interval.low, "score_high": interval.high}
         run.metrics |= {"pairs": len(found.examples), "ties": found.predictions[0].count(TIE)}
-        run.outputs.append(file)
         told = f"{found.value:.3f} [{interval.low:.3f}, {interval.high:.3f}] of {len(found.examples):,} pairs"
         print(f"{model}: {name}: {told}; chance: 0.5")
 
@@ -53,8 +56,11 @@ def write_evidence(folder: Path, name: str, evidence: Path, config: LikelihoodCo
     loaded = checkpoints.load(folder, device.device)
     pairs = load_pairs(paths.PAIRS / f"{name}.jsonl")
     file = evidence / file_of(name)
-    nats = list(Progress(name, len(pairs)).counted(nats_of(loaded, pairs, config, device)))
-    write_sealed(file, TASK_COLUMNS, rows(pairs, nats, config))
+    if loaded.config.predicts:
+        nats = list(Progress(name, len(pairs)).counted(nats_of(loaded, pairs, config, device)))
+        write_sealed(file, TASK_COLUMNS, rows(pairs, nats, config))
+    else:
+        write_sealed(file, TASK_COLUMNS, [])
     return file
 
 

@@ -26,6 +26,7 @@ from plm_core.training.callbacks.metrics import StepMetrics, Validation, best_re
 from plm_core.training.callbacks.speed_monitor import bytes_per_position
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
+from plm_core.training.lora import adapt, merge
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
@@ -55,13 +56,15 @@ def pretrain(name: str) -> None:
         # The machine, the data, the model.
         device = prepare(beside=len(params.models()), deterministic=loop.deterministic)
         ranks = join()
+        if config.lora and ranks.sharding:
+            raise UserError(f"{section}.lora: found a section, but the weights are sharded over GPUs; expected null")
         tokenizer = open_tokenizer(paths.TOKENIZERS / spelled_by)
         stores = [TokenStore(tokens / split) for split in SPLITS]
         for store in stores:
             store.require(tokenizer)
         model = new_model(config, tokenizer, stores[0], section).to("cpu" if ranks.sharding else device.device)
         try:
-            train_set, valid_set = (objective.batches(store, model.config, loop.batch) for store in stores)
+            train_set, valid_set = (objective.batches(store, config.rows(model.config), loop.batch) for store in stores)
         except ValueError as error:
             raise UserError(f"{section}.{error}") from error
         if (packing := train_set.metrics()) and ranks.first:
@@ -94,7 +97,14 @@ def pretrain(name: str) -> None:
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
         training = partial(train, model, objective.loss, batch_at, validate, loop, device, snapshots, ranks)
         costs = CostReport(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))
-        reports = follow(training, loop.steps, run, section, documents, costs)
+        if loop.steps:
+            reports = follow(training, loop.steps, run, section, documents, costs)
+        else:
+            with torch.no_grad():
+                valid = validate(partial(objective.loss, model.eval())).loss
+            reports = [StepMetrics(0, 0, 0, 0, valid, 0.0, 0.0, valid_loss=valid)]
+        if config.lora:
+            merge(model)
         weights = whole(model.state_dict(), ranks)
         if not ranks.first:
             return
@@ -121,7 +131,7 @@ def pretrain(name: str) -> None:
             "positions": sum(r.positions for r in reports),
             "predictions": sum(r.predictions for r in reports),
             "best_step": description.step,
-            "valid_loss": description.valid_nats,
+            **({"valid_loss": description.valid_nats} if description.predicts else {}),
             "final_train_loss": next(r.loss for r in reversed(reports) if math.isfinite(r.loss)),
         } | packing
         run.outputs += [made, curve]
@@ -162,6 +172,8 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     if config.start:
         require_start(config, tokenizer.sha256, section)
         model.load_state_dict(checkpoint.load(Path(config.start.checkpoint)).model.state_dict())
+        if config.lora:
+            adapt(model, config.lora)
     elif model.config.initial_embeddings == "neighbours":
         begin_with_neighbours(model.tokens.weight, text, model.config.initializer_range)
     return model

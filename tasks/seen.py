@@ -73,7 +73,7 @@ def seen(
 
     # The batch, a function of the parameters, the token store and the step.
     objective = build_objective(config.objective, f"{section}.objective")
-    batches = objective.batches(store, shape(described.architecture, described.model, section), loop.batch)
+    batches = objective.batches(store, config.rows(shape(described.architecture, described.model, section)), loop.batch)
     number = described.lineage.batch(step - 1)
     batch, spans = batches.at(loop.order_seed, number), batches.spans(loop.order_seed, number)
     shown = [

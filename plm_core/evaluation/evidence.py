@@ -48,6 +48,8 @@ COMPARED = tuple(dict.fromkeys(objective.likelihood.name for objective in OBJECT
 LOSSY = "lossy_"
 """The prefix of a quantity's name if the tokenizer drops some of the text: its bits are those of what is left. In
 evidence the tokenizer follows, so that only models with the same one are compared."""
+UNKNOWN = "unknown"
+"""The quantity of a model whose predictions were never learned."""
 LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured")
 TASK_COLUMNS = ("id", "sha256", "group", "subset", "label", "prediction", "confidence", "score", "measured")
 COST_COLUMNS = ("quantity", "value")
@@ -164,7 +166,7 @@ def read_likelihood(path: Path) -> Table:
     """
     rows = _read_rows(path, LIKELIHOOD_COLUMNS)
     quantities = sorted({row["quantity"] for row in rows})
-    if len(quantities) > 1 or base_quantity(quantities[0]) not in COMPARED:
+    if len(quantities) > 1 or base_quantity(quantities[0]) not in (*COMPARED, UNKNOWN):
         raise UserError(
             f"{path}: the column quantity holds {', '.join(quantities)}; expected one of {', '.join(COMPARED)}"
         )
@@ -191,14 +193,22 @@ def base_quantity(quantity: str) -> str:
 def task_files(folder: Path, only: Collection[str] | None = None) -> dict[str, list[Path]]:
     """The files ``<task>.<seed>.csv`` in a folder by task, in the order of their seeds.
 
-    ``only`` are the names of files to look at; None: all.
+    ``only`` are the names of files to look at; None: all. Those of tasks that a model cannot do are left out.
     """
     found: dict[str, list[tuple[int, Path]]] = {}
     for path in folder.glob("*.*.csv"):
         task, _, seed = path.name.removesuffix(".csv").partition(".")
-        if seed.isdecimal() and (only is None or path.name in only):
+        if seed.isdecimal() and (only is None or path.name in only) and not cannot_do(path):
             found.setdefault(task, []).append((int(seed), path))
     return {task: [path for _, path in sorted(files)] for task, files in sorted(found.items())}
+
+
+def cannot_do(path: Path) -> bool:
+    """Whether a file of evidence is there and has no row, because the model cannot do the task."""
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8") as file:
+        return bool(next(file, "")) and not next(file, "")
 
 
 def read_task(files: list[Path]) -> Table:

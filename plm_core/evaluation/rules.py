@@ -8,7 +8,15 @@ from pydantic import Field, NonNegativeFloat
 
 from plm_core.config import UserError, section
 from plm_core.evaluation.answers import parts_of
-from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, SCORE, base_quantity, read_likelihood, task_files
+from plm_core.evaluation.evidence import (
+    COMPARED,
+    LIKELIHOOD,
+    SCORE,
+    base_quantity,
+    cannot_do,
+    read_likelihood,
+    task_files,
+)
 
 EVERY_TASK = SCORE
 """A rule of this name applies to every task, or set of minimal pairs, in the challenger's evidence that has no rule of
@@ -64,8 +72,9 @@ class GateRules:
                     f"metrics.{name}.direction: found {rule.direction}; expected {better}, which is better"
                 )
 
-    def for_evidence(self, folder: Path) -> "GateRules":
-        """The same rules with ``score`` written out for the tasks whose evidence lies in ``folder``.
+    def for_evidence(self, folder: Path, champion: Path | None = None) -> "GateRules":
+        """The same rules with ``score`` written out for the tasks whose evidence lies in ``folder``, without those that
+        the champion, whose evidence is in another folder, cannot do.
 
         Raises:
             UserError: the mean score is the primary, there is no task, and no rule for the likelihood either.
@@ -73,7 +82,10 @@ class GateRules:
         rules = dict(self.metrics)
         if (every := rules.pop(EVERY_TASK, None)) is None:
             return self
-        of_tasks = {f"{task}/{SCORE}": every for task in task_files(folder)}
+        tasks = task_files(folder)
+        if champion:
+            tasks = {t: files for t, files in tasks.items() if not any(cannot_do(champion / f.name) for f in files)}
+        of_tasks = {f"{task}/{SCORE}": every for task in tasks}
         if self.primary != EVERY_TASK:
             return replace(self, metrics=of_tasks | rules)
         if of_tasks or any(is_of_a_task(name) and score_of(name) == SCORE for name in rules):

@@ -4,31 +4,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from plm_core.benchmarks.examples import file_of
 from plm_core.config import Probability, digest, section
 from plm_core.files import sha256_file
-from plm_core.training.config import AnomalyConfig, LoopConfig, OptimizerConfig, Precision
+from plm_core.training.config import AnomalyConfig, LoopConfig, LoRAConfig, OptimizerConfig, Precision
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
 """The fields that a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
 READING = "long texts in parts, numbers in standard deviations"
 """How examples become rows with labels; results of different ways have different names and are never compared."""
-
-
-@section
-class LoRAConfig:
-    """Section ``finetune.lora``."""
-
-    rank: PositiveInt
-    """The rank of the products that are added to the matrices."""
-    alpha: PositiveFloat
-    """The products are scaled by alpha / rank."""
-    targets: Annotated[tuple[Literal["attention", "feed_forward"], ...], Field(min_length=1)] = ("attention",)
-    """The layers whose matrices are adapted; the paper adapts the attention's."""
 
 
 @section

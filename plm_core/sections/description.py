@@ -8,6 +8,8 @@ from plm_core.config import UserError, from_json, section
 
 FORMAT = 1
 CONFIG_FILE = "config.json"
+HEAD = "the head for "
+"""What the name of a part that predicts begins with."""
 
 
 @section
@@ -66,6 +68,12 @@ class CheckpointConfig:
     """What its pretraining run read; null if that is not known."""
     published: PublishedModel | None = None
     """The published model it started from; null for one that started from random weights."""
+
+    @property
+    def predicts(self) -> bool:
+        """Whether what it predicts was learned: False for a published model whose head for that was drawn, as it is."""
+        untrained = self.step == 0 and self.published is not None
+        return not (untrained and self.published and any(part.startswith(HEAD) for part in self.published.lacking))
 
 
 def read_description(folder: Path) -> CheckpointConfig:

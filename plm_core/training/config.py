@@ -43,6 +43,9 @@ class OptimizerConfig:
     """Adam's epsilon."""
     clip_norm: PositiveFloat = 1.0
     """The largest 2-norm of the gradient over all parameters; a longer one is scaled down to it."""
+    head_steps: NonNegativeInt = 0
+    """In so many first steps only what follows the blocks is trained, such as a head that a published model lacks, so
+    that its random weights do not disturb the rest (Howard and Ruder 2018, section 3.3). See ``above_blocks``."""
     layer_decay: PositiveShare = 1.0
     """Each layer's rate as a fraction of the rate of the layer above: below 1, fine-tuning changes the lower layers
     less (Howard and Ruder 2018, section 3.2). See ``rate_scales``."""
@@ -52,6 +55,18 @@ class OptimizerConfig:
             raise ValueError(f"momentum: {self.name} has none; expected name: muon")
         if self.schedule != "wsd" and self.decay_fraction != DECAY_FRACTION:
             raise ValueError(f"decay_fraction: schedule {self.schedule} has none; expected schedule: wsd")
+
+
+@section
+class LoRAConfig:
+    """Section ``lora`` of fine-tuning and of a pretraining run with a ``start``."""
+
+    rank: PositiveInt
+    """The rank of the products that are added to the matrices."""
+    alpha: PositiveFloat
+    """The products are scaled by alpha / rank."""
+    targets: Annotated[tuple[Literal["attention", "feed_forward"], ...], Field(min_length=1)] = ("attention",)
+    """The layers whose matrices are adapted; the paper adapts the attention's."""
 
 
 @section
@@ -77,8 +92,8 @@ class LoopConfig:
 
     seed: int
     """The seed of the initial weights, the order of the data and the dropout masks."""
-    steps: PositiveInt
-    """The number of updates of the weights."""
+    steps: NonNegativeInt
+    """The number of updates of the weights; 0, with a ``start``, for that model itself, to be judged as it is."""
     batch: PositiveInt
     """The rows of the global batch, independent of accumulation and the number of processes."""
     optimizer: OptimizerConfig
@@ -124,7 +139,7 @@ class LoopConfig:
         for name in ("valid_every", "snapshot_every"):
             if getattr(self, name) % self.report_every:
                 raise ValueError(f"{name}: {getattr(self, name)} is not a multiple of report_every {self.report_every}")
-        if self.optimizer.warmup_steps >= self.steps:
+        if self.steps and self.optimizer.warmup_steps >= self.steps:
             raise ValueError(
                 f"optimizer.warmup_steps: {self.optimizer.warmup_steps}; expected fewer than the {self.steps} steps"
             )

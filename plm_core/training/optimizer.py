@@ -28,6 +28,9 @@ class Optimizer:
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         hidden = hidden_matrices(model) if config.name == "muon" else set()
         scales = rate_scales(model, config.layer_decay)
+        # In the first steps the blocks and what precedes them keep their weights.
+        top = above_blocks(model) if config.head_steps else {*scales}
+        begins = {name: 0 if name in top else config.head_steps for name in scales}
 
         # AdamW: matrices and embeddings decay; biases and normalisation gains do not. A bias is recognised by its name,
         # because those of XLNet's attention have one vector per head. Nor do the factors of adapters: decay would pull
@@ -36,7 +39,7 @@ class Optimizer:
         plain = {name for name in rest if name.endswith("bias") or "norm" in name or ADAPTER in name}
         decays = {name: 0.0 if name in plain else config.weight_decay for name in rest}
         adamw = torch.optim.AdamW(
-            _groups(rest, decays, scales),
+            _groups(rest, decays, scales, begins),
             betas=(config.beta_1, config.beta_2),
             eps=config.epsilon,
             fused=True,
@@ -44,7 +47,7 @@ class Optimizer:
         self._parts: list[torch.optim.Optimizer] = [adamw]
         if hidden:
             matrices = {name: parameter for name, parameter in self._parameters.items() if name in hidden}
-            groups = _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales)
+            groups = _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales, begins)
             self._parts.append(Muon(groups, config.momentum))
         self._states = {name: self._parts[name in hidden].state for name in self._parameters}
 
@@ -59,11 +62,14 @@ class Optimizer:
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
 
-    def step(self, rate: float) -> None:
-        """Update every parameter that has a gradient at the learning rate ``rate``, and drop the gradients."""
+    def step(self, rate: float, number: int = 0) -> None:
+        """Update every parameter that has a gradient at the learning rate ``rate``, and drop the gradients.
+
+        ``number`` is that of the step, from 0.
+        """
         for part in self._parts:
             for group in part.param_groups:
-                group["lr"] = rate * group["scale"]
+                group["lr"] = rate * group["scale"] if number >= group["begins"] else 0.0
             part.step()
             part.zero_grad(set_to_none=True)
 
@@ -91,6 +97,11 @@ def hidden_matrices(model: nn.Module) -> set[str]:
     return {n for n, p in trained if p.ndim == 2 and _block(n) is not None and ADAPTER not in n}
 
 
+def above_blocks(model: nn.Module) -> set[str]:
+    """The names of the parameters that follow the blocks: the last norm, a pooler, the head's layers."""
+    return {name for name, scale in rate_scales(model, 0.5).items() if scale == 1}
+
+
 def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
     """Each parameter's learning rate as a fraction of the highest: ``decay`` to the power of the layers above it."""
     # Embeddings and whatever else precedes the blocks are the lowest layer, each block is a layer, and what follows the
@@ -113,10 +124,14 @@ def _block(name: str) -> int | None:
 
 
 def _groups(
-    parameters: dict[str, nn.Parameter], decays: Mapping[str, float], scales: Mapping[str, float]
+    parameters: dict[str, nn.Parameter],
+    decays: Mapping[str, float],
+    scales: Mapping[str, float],
+    begins: Mapping[str, int],
 ) -> list[dict[str, Any]]:
     """The parameters grouped by the settings of their updates."""
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float, int], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
-        groups.setdefault((decays[name], scales[name]), []).append(parameter)
-    return [{"params": some, "weight_decay": decay, "scale": scale} for (decay, scale), some in groups.items()]
+        groups.setdefault((decays[name], scales[name], begins[name]), []).append(parameter)
+    names = ("weight_decay", "scale", "begins")
+    return [{"params": some} | dict(zip(names, settings, strict=True)) for settings, some in groups.items()]

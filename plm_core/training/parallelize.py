@@ -80,7 +80,9 @@ class ParallelLoss:
                 # Whether the objective leaves weights without a gradient, such as those of segments. DDP's
                 # static_graph=True would find them by itself, but with micro-batches (no_sync) its gradients are wrong.
                 nll = loss_of(model, row, None).nll
-                gradients = torch.autograd.grad(nll, list(model.parameters()), allow_unused=True)
+                gradients = torch.autograd.grad(
+                    nll, [p for p in model.parameters() if p.requires_grad], allow_unused=True
+                )
                 unused = any(gradient is None for gradient in gradients)
             self._wrapped = DistributedDataParallel(_LossModule(model, compiled), find_unused_parameters=unused)
 

@@ -67,7 +67,7 @@ class TrainStep:
         norm = full(nn.utils.clip_grad_norm_(state.model.parameters(), self.config.optimizer.clip_norm))
         wrong = self.anomalies.before_update(nll, norm, num_targets)
         if wrong is None:
-            state.optimizer.step(rate)
+            state.optimizer.step(rate, state.step)
             state.carries = carries
         else:
             state.model.zero_grad(set_to_none=True)

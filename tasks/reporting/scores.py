@@ -20,7 +20,7 @@ from plm_core.evaluation import minimal_pairs, significance
 from plm_core.evaluation.answers import Answers, of_numbers, score_by_subset
 from plm_core.evaluation.calibration import bins, calibration
 from plm_core.evaluation.comparison import Estimate, compare
-from plm_core.evaluation.evidence import Table, read_task
+from plm_core.evaluation.evidence import Table, read_task, task_files
 from plm_core.evaluation.slices import CONTAMINATED, Slice, read_slices, slices
 from plm_core.evaluation.spans import TIE
 from plm_core.shared import paths
@@ -279,8 +279,8 @@ def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
     sets = []
     for name in params.section_names("pairs"):
         file = minimal_pairs.file_of(name)
-        files = {model: paths.EVIDENCE / model / file for model in names}
-        tables = {model: read_task([path]) for model, path in files.items() if path.is_file()}
+        files = {model: task_files(paths.EVIDENCE / model, [file]) for model in names}
+        tables = {model: read_task(found[name]) for model, found in files.items() if found}
         asked = [model for model in models if model in tables]
         sizes: dict[str, int] = {}
         for table in list(tables.values())[:1]:

@@ -1,5 +1,6 @@
 """A section of ``pretrain``, and its checks that need neither data nor torch."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from plm_core.objectives import build_objective
 from plm_core.sections.description import CONFIG_FILE, read_description
 from plm_core.sections.models import MODELS, differing, shape
 from plm_core.text.tokenizers import open_tokenizer
-from plm_core.training.config import LoopConfig
+from plm_core.training.config import LoopConfig, LoRAConfig
 from plm_core.training.sizes import sized
 from tasks.settings import params
 
@@ -42,10 +43,29 @@ class PretrainConfig:
     """How many windows of the validation split are used to choose the best checkpoint."""
     start: StartConfig | None = None
     """The checkpoint whose weights and tokenizer training starts from; null to start from random weights."""
+    lora: LoRAConfig | None = None
+    """Only with a ``start``: train small additions to its matrices, which are added to them in the end; null to train
+    all weights."""
+    row_length: PositiveInt | None = None
+    """The tokens of a row of a batch, at most ``model.context``, which is the default. Short rows cost less (Devlin et
+    al. 2019, appendix A.2)."""
 
     def __post_init__(self) -> None:
         if "vocab_size" in self.model:
             raise ValueError("model.vocab_size: is that of the tokenizer; expected it to be left out")
+        if self.start is None and (self.lora or not self.training.steps):
+            what = "lora: found a section" if self.lora else "training.steps: found 0"
+            raise ValueError(f"{what}, but no start; expected a published model to start from (`plm import`)")
+
+    def rows(self, sizes: Any) -> Any:
+        """The model's sizes, with the length of the rows of a batch as their context.
+
+        Raises:
+            ValueError: ``row_length`` is more than the model's context.
+        """
+        if (length := self.row_length or sizes.context) > sizes.context:
+            raise ValueError(f"row_length: {length} is more than model.context ({sizes.context})")
+        return replace(sizes, context=length)
 
 
 def pretrain_section(name: str) -> tuple[PretrainConfig, dict[str, Any]]:
@@ -102,6 +122,6 @@ def require_trainable(config: PretrainConfig, vocab_size: int, section: str) -> 
             f"{' or '.join(able)}"
         )
     try:
-        objective.require_fit(model)
+        objective.require_fit(config.rows(model))
     except ValueError as error:
         raise UserError(f"{section}.{error}") from error

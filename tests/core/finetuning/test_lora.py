@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from plm_core.finetuning.lora import LoRAConfig, adapt, merge
 from plm_core.sections.models import MODELS
+from plm_core.training.lora import LoRAConfig, adapt, merge
 from plm_core.training.optimizer import Optimizer, OptimizerConfig, hidden_matrices
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from plm_core.finetuning.config import LoRAConfig
+from plm_core.training.config import LoRAConfig
 
 
 class Update(nn.Module):
