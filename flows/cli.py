@@ -120,7 +120,7 @@ def init(
         str | None,
         Option(
             metavar="MODEL",
-            help="Go on from this published model: minilm, smollm2, hf://OWNER/NAME, package://NAME, a folder, a .gguf.",
+            help="Go on from this published model: minilm, smollm2, hf://OWNER/NAME, package://NAME, a folder, .gguf.",
         ),
     ] = None,
     yes: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,

@@ -1,4 +1,4 @@
-"""The command init: parameters for a folder of text. ``python -m tasks.init FOLDER [--start MODEL] [--add] [--yes | --dry-run]``.
+"""The command init: parameters for a folder of text. ``python -m tasks.init FOLDER [--start MODEL] [--add] [--yes]``.
 
 It looks at the folder, shows what it would change in ``params.yaml``, and changes it after confirmation.
 """

@@ -59,4 +59,5 @@ def _compared(other: str, model: str, only: list[str]) -> dict[str, Compared]:
         result = compare((paths.EVIDENCE / other, paths.EVIDENCE / model), (other, model), only=only)
     except UserError:  # nothing in common
         return {}
-    return {row.name: row for row in (*result.likelihood, *result.tasks, *result.averages)}
+    whole = (row for row in result.tasks if row.holm is not None)  # without subsets
+    return {row.name: row for row in (*result.likelihood, *whole, *result.averages)}

@@ -5,8 +5,10 @@ import pytest
 import torch
 import transformers
 import yaml
+from projects import TRAINING
 
 from plm_core import checkpoint
+from plm_core.evaluation.rules import GateRules, MetricRule
 from plm_core.models.gpt import GPT
 from plm_core.text.cooccurrence import begin_with_neighbours
 from plm_core.text.samplers import stream_seed
@@ -145,3 +147,43 @@ def test_a_published_model_goes_on_with_its_own_tokenizer(small, paper, model):
     assert loaded.tokenizer.kind == "published"
     small.run("tasks.export", "again", "--checkpoint", f"artifacts/models/{model}")
     assert transformers.AutoModel.from_pretrained(small.root / "again").config.model_type == paper
+
+
+def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
+    """An encoder published without a head: as it is it predicts nothing, so its likelihood and its pairs are not known;
+    the table has what all are measured on, and the gate judges no task that a champion cannot do."""
+    published.write("bert-encoder", small.root / "theirs")
+    small.run("tasks.init", "data", "--start=theirs", "--yes", "--add", code=2)  # a source already
+    small.run("tasks.init", "data", "--start=theirs", "--yes")
+    path = small.root / "params.yaml"
+    params = yaml.safe_load(path.read_text())
+    few = TRAINING | {"optimizer": {"learning_rate": 0.005, "warmup_steps": 5, "head_steps": 3}}
+    params["pretrain"]["theirs"] |= {"training": few, "row_length": 20, "lora": {"rank": 2, "alpha": 4}}
+    params["pretrain"]["theirs-scratch"] |= {"training": few | {"compile": False}}
+    params["pretrain"]["theirs-scratch"] |= {"model": {"context": 29, "width": 16}}
+    params["clean"] = {}
+    path.write_text(yaml.safe_dump(params, sort_keys=False))
+    assert params["models"] == dict.fromkeys(["theirs-published", "theirs", "theirs-scratch"], "theirs")
+    small.reproduce()
+    assert "valid_loss" not in small.metrics("pretrain-theirs-published")
+    loaded = [
+        checkpoint.load(small.root / folder) for folder in ("artifacts/models/theirs", "artifacts/imported/theirs")
+    ]
+    same = {
+        name
+        for name, tensor in loaded[0].model.state_dict().items()
+        if tensor.equal(loaded[1].model.state_dict()[name])
+    }
+    assert "tokens.weight" in same
+    assert not {"blocks.0.attention.qkv.weight", "blocks.1.down.weight"} & same
+    text = (small.root / "artifacts/report/report.md").read_text()
+    worth = text.split("## Was it worth it? theirs\n")[1].split("\n## ")[0]
+    assert "- Carried on, beside as published (theirs-published): " in worth
+    assert "- Carried on, beside from scratch (theirs-scratch): " in worth
+    (likelihood,) = (line for line in worth.splitlines() if line.startswith("| likelihood"))
+    assert likelihood.count("not known") == 2  # of the start, and of the 5-gram, which is asked something else
+    assert worth.count("| next: accuracy |") == 1
+    rules = GateRules("score", 0.05, 0.01, {"score": MetricRule("higher", 0.03)})
+    evidence = small.root / "artifacts/evidence"
+    assert rules.for_evidence(evidence / "theirs").tasks() == ["next/score", "own-pairs/score"]
+    assert rules.for_evidence(evidence / "theirs", evidence / "theirs-published").tasks() == ["next/score"]

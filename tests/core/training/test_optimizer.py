@@ -1,6 +1,7 @@
 """Who decays, whom Muon moves, the updates of the papers, and the state by name."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -197,3 +198,17 @@ def test_a_frozen_weight_is_not_updated_and_has_no_state():
     optimizer = Optimizer(model, ADAMW)
     assert not any(name.startswith("blocks.0") for name in optimizer.tensors())
     assert any(name.startswith("blocks.1") for name in optimizer.tensors())
+
+
+@pytest.mark.parametrize("config", [ADAMW, MUON])
+def test_at_first_only_what_follows_the_blocks_is_trained(config):
+    model = small("bert")
+    optimizer = Optimizer(model, replace(config, head_steps=2))
+    for number in range(3):
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        give_gradients(model, number)
+        optimizer.step(0.05, number)
+        moved = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+        head = {"pooler.weight", "transform.weight", "transform_norm.weight", "follows.weight"}
+        assert moved >= head
+        assert ("blocks.1.up.weight" in moved) == ("tokens.weight" in moved) == (number == 2)

@@ -6,7 +6,7 @@ import pytest
 
 from plm_core import checkpoint
 from plm_core.config import UserError, from_dict
-from plm_core.training.config import OptimizerConfig
+from plm_core.training.config import LoopConfig, OptimizerConfig
 from plm_core.training.sizes import OBJECTIVES, TIMES, learning_rate, recipe_for, rows, sized
 from tasks.settings.pretraining import PretrainConfig, require_trainable
 
@@ -174,3 +174,24 @@ def test_a_section_without_a_size_is_left_as_it_is():
 def test_what_the_rule_cannot_read_is_refused_by_its_dotted_name(changed, message):
     with pytest.raises(UserError, match=message):
         sized(SECTION | {"size": 4} | changed, "p.g")
+
+
+def test_with_a_start_a_time_fills_in_the_training_alone():
+    """Steps are inversely proportional to what a step costs, and to the share of the time."""
+    section = {
+        "architecture": "bert",
+        "objective": {"name": "masked", "rate": 0.3},
+        "model": {"context": 512, "layers": 6, "heads": 12, "width": 384},
+        "start": {"checkpoint": "mine", "sha256": "0f"},
+        "size": "5 core-minutes",
+        "training": {"seed": 1, "optimizer": {"weight_decay": 0.1}},
+    }
+    filled = sized(section, "pretrain.mine")
+    assert filled["model"] == section["model"]
+    assert filled["row_length"] == 128
+    loop = from_dict(LoopConfig, filled["training"], "training")
+    assert (loop.optimizer.weight_decay, loop.optimizer.learning_rate) == (0.1, pytest.approx(3e-4))
+    longer = sized(section | {"size": "20 core-minutes"}, "pretrain.mine")["training"]
+    assert longer["steps"] == pytest.approx(4 * loop.steps, abs=40)
+    deeper = sized(section | {"model": section["model"] | {"layers": 24}}, "pretrain.mine")["training"]
+    assert loop.steps / 4 <= deeper["steps"] < loop.steps / 2
