@@ -133,7 +133,7 @@ _TASKS = (
         follows=True,
     ),
     _task(
-        "search",
+        "passages",
         "Which passage begins with this sentence?",
         (),
         KINDS["search"].metrics,

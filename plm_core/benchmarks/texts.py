@@ -1,4 +1,4 @@
-"""Examples made from the corpus itself, split by document: the tasks ``sotu-era``, ``next`` and ``search``."""
+"""Examples made from the corpus itself, split by document: the tasks ``sotu-era``, ``next`` and ``passages``."""
 
 import hashlib
 import itertools
@@ -61,7 +61,7 @@ def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
                 yield Example(identity, a, other[draw % len(other)][2], 0, group=group)
 
 
-def searches(documents: Sequence[Document]) -> Iterator[Example]:
+def beginnings(documents: Sequence[Document]) -> Iterator[Example]:
     """The beginning of a passage as a query, and the rest of it as what is to be found.
 
     The query is taken out of the passage, as in the inverse cloze task (Lee et al. 2019, section 4): its first
@@ -81,7 +81,7 @@ def searches(documents: Sequence[Document]) -> Iterator[Example]:
 MADE: dict[str, Callable[[Sequence[Document]], Iterator[Example]]] = {
     "sotu-era": eras,
     "next": next_passages,
-    "search": searches,
+    "passages": beginnings,
 }
 
 
@@ -125,9 +125,9 @@ def _neighbours(document: Document) -> Iterator[tuple[str, str, str]]:
 def _divided(text: str, end: re.Pattern[str]) -> tuple[str, str] | None:
     """A text at its first end after a query of enough words; None if too little follows, or the query again."""
     for place in end.finditer(text):
-        query, rest = text[: place.end()].strip(), text[place.end() :].strip()
-        if len(words_of(query)) >= SHORTEST_QUERY:
-            query = shortened(query, SEAM)
+        rest = text[place.end() :].strip()
+        if len(words_of(text[: place.end()])) >= SHORTEST_QUERY:
+            query = shortened(text[: place.end()].strip(), SEAM)
             return (query, rest) if len(words_of(rest)) >= MIN_WORDS and query not in rest else None
     return None
 
