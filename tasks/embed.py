@@ -71,7 +71,7 @@ def embed(
             with row_writer(part, SCHEMA, _same) as writer:
                 for example, row, (vector,) in zip(examples, rows, vectors, strict=True):
                     writer.write({"id": example.id, "vector": vector, "cut": row.cut})
-        print(f"{part.name}: {len(examples):,} texts", flush=True)
+            print(f"part {number}: {len(examples):,} texts", flush=True)
     cut = 0
     with row_writer(output, SCHEMA, _same) as writer:
         for part in kept:
