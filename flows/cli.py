@@ -487,6 +487,19 @@ def attend(
 
 
 @app.command()
+def embed(
+    file: Annotated[Path, Argument(help="Embed the texts of this file: .txt (a text a line), .jsonl, .csv, .parquet.")],
+    output: Annotated[Path, Option(help="Write this Parquet file; what is already embedded is kept if interrupted.")],
+    text: Annotated[str, Option(help="The column of the text.")] = "text",
+    model: Model = None,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write a vector for each text of a file, for search and similarity."""
+    with checkpoint_folder(model, checkpoint) as folder:
+        task("embed", file.resolve(), checkpoint=folder, output=output.resolve(), text=text)
+
+
+@app.command()
 def seen(
     model: Annotated[str, Option(help="Show the pretraining run of this section.")],
     step: Annotated[int, Option(help="Show this step, counted from 1 as in the curves.")],

@@ -57,6 +57,8 @@ class Outcome(NamedTuple):
     """Example by example."""
     threshold: float
     """``TaskHead.threshold``; 0 if every question has an answer."""
+    untrained: float | None
+    """The score of the pretrained model, for a kind whose head has nothing to learn."""
 
 
 def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> None:
@@ -95,6 +97,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.metrics |= results.measured(task, outcome.train.examples, test.examples, predicted)
         run.metrics |= {"cut": test.cut, "best_step": best_report(outcome.reports).step}
         run.metrics |= {"no_answer_threshold": outcome.threshold} if task.unanswerable else {}
+        run.metrics |= {} if outcome.untrained is None else {"score_untrained": outcome.untrained}
 
         # The behavioural checks refer to all test examples, of which those predicted may be a sample.
         def ask(examples: list[Example]) -> list[Any]:
@@ -178,6 +181,10 @@ def fit(
     def examples(step: int) -> str:
         return f"the examples {listed([train_set.examples[train_set.owners[i]].id for i in batching.at(step)])}"
 
+    untrained = None
+    if not len(classifier.head):
+        before = predict(classifier, test_set.encoded, loop.batch, device.device)
+        untrained = results.score(task, test_set, before, pretrained.tokenizer)
     training = partial(train, classifier, example_loss, batch_at, validate, loop, device, snapshots)
     if run is None:
         reports = list(training())
@@ -193,7 +200,7 @@ def fit(
         held_out = predict(classifier, valid_set.encoded, loop.batch, device.device)
         threshold = classifier.kind.threshold(task, valid_set, held_out, pretrained.tokenizer)
     answers = results.answered(task, test_set, predicted, pretrained.tokenizer, threshold)
-    return Outcome(classifier, reports, train_set, test_set, answers, threshold)
+    return Outcome(classifier, reports, train_set, test_set, answers, threshold, untrained)
 
 
 def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
@@ -213,7 +220,8 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
 def described(pretrained: checkpoint.Loaded, task: GlueTask, outcome: Outcome) -> checkpoint.CheckpointConfig:
     """The description of the fine-tuned model."""
     best = best_report(outcome.reports)
-    head = {"task": task.name, "labels": list(task.labels)}
+    head: dict[str, Any] = {"task": task.name, "labels": list(task.labels)}
+    head |= {"pooling": "mean"} if outcome.classifier.kind.reads == "mean" else {}
     return replace(pretrained.config, step=best.step, valid_nats=float(best.valid_loss or 0.0), head=head)
 
 

@@ -132,6 +132,14 @@ _TASKS = (
         score="accuracy",
         follows=True,
     ),
+    _task(
+        "passages",
+        "Which passage begins with this sentence?",
+        (),
+        KINDS["search"].metrics,
+        "search",
+        score="ndcg_at_10",
+    ),
 )
 
 SENTENCE = Columns("sentence", None, "label")

@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,13 @@ class ExamplesConfig:
     layout."""
     kind: str | None = None
     """The kind of your own task: ``classification``, ``regression``, ``multiple_choice`` (the right one of several
-    texts), ``token_classification`` (tags of words) or ``question_answering`` (answers that occur in a text)."""
+    texts), ``token_classification`` (tags of words), ``question_answering`` (answers that occur in a text) or
+    ``search`` (the passage that is relevant to a query, among all of its split)."""
     a: str | None = None
     """The column of the text, or of the first of two."""
     b: str | None = None
-    """The column of the second text; for ``multiple_choice``, of what precedes each of the texts, if anything."""
+    """The column of the second text; for ``multiple_choice``, of what precedes each of the texts, if anything; for
+    ``search``, of the passage that is relevant to the query ``a``."""
     choices: list[str] = field(default_factory=list)
     """The columns of the texts to choose from; or the one column of a .jsonl that has them as a list."""
     label: str | None = None
@@ -98,7 +100,7 @@ class ExamplesConfig:
     words, the types of entities, such as PER."""
     score: str | None = None
     """The main score of the task, such as ``accuracy``, ``f1:billing``, ``pearson+spearman`` (their mean),
-    ``entity_f1``, ``exact_match+answer_f1``."""
+    ``entity_f1``, ``exact_match+answer_f1``, ``ndcg_at_10``."""
     metrics: list[str] = field(default_factory=list)
     """What is measured in addition to the score; []: all metrics of this kind."""
     question: str | None = None
@@ -327,12 +329,50 @@ class QuestionAnswering(Kind):
         return {"unanswerable": sum(not e.answers for e in examples)}
 
 
+class Search(Kind):
+    """The first text is a query, the second a passage that is relevant to it, to be found among those of all examples.
+
+    An answer is the rank of the passage. A query with several relevant passages has an example for each.
+    """
+
+    metrics = ("ndcg_at_10", "mrr_at_10", "recall_at_10")
+    stated = ("a", "b")
+    optional = ("id", "group")
+    has_labels = of_classes = has_options = has_checks = False
+    head = "plm_core.finetuning.heads:SEARCH"
+    linear = "plm_core.finetuning.linear:search"
+
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
+        return "Which passage is relevant to the query?", config.labels
+
+    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+        assert layout.columns is not None
+        columns = replace(layout.columns, label=str(layout.columns.b))  # there is nothing else to be read
+        return TableReader(layout._replace(columns=columns), lambda *_: 0)
+
+    def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
+        return {}
+
+    def read_answer(self, task: GlueTask, fields: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
+        return {}
+
+    def gold(self, task: GlueTask, example: Example) -> Any:
+        return 1
+
+    def written(self, task: GlueTask, answer: Any) -> str:
+        return str(answer)
+
+    def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
+        return {"passages": len({e.b for e in examples})}
+
+
 KINDS: dict[str, Kind] = {
     "classification": Kind(),
     "regression": Regression(),
     "multiple_choice": MultipleChoice(),
     "token_classification": TokenClassification(),
     "question_answering": QuestionAnswering(),
+    "search": Search(),
 }
 
 

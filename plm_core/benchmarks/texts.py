@@ -1,4 +1,4 @@
-"""Examples made from the corpus itself, split by document: the tasks ``sotu-era`` and ``next``."""
+"""Examples made from the corpus itself, split by document: the tasks ``sotu-era``, ``next`` and ``passages``."""
 
 import hashlib
 import itertools
@@ -20,8 +20,10 @@ READ_BYTES = 1 << 26
 SEAM = 32
 """The words that a pair has of each passage, next to where they meet: they fit a small context. With two whole
 paragraphs a context of 128 tokens would cut four pairs out of five."""
+SHORTEST_QUERY = 5
+"""The fewest words of a query."""
 ENDS = (re.compile(r"[.!?]\s+|[。！？]"), re.compile(r"\s+"))
-"""Where a part may end: after a sentence, or otherwise after a word."""
+"""Where a part or a query may end: after a sentence, or otherwise after a word."""
 
 
 def eras(documents: Sequence[Document]) -> Iterator[Example]:
@@ -59,7 +61,28 @@ def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
                 yield Example(identity, a, other[draw % len(other)][2], 0, group=group)
 
 
-MADE: dict[str, Callable[[Sequence[Document]], Iterator[Example]]] = {"sotu-era": eras, "next": next_passages}
+def beginnings(documents: Sequence[Document]) -> Iterator[Example]:
+    """The beginning of a passage as a query, and the rest of it as what is to be found.
+
+    The query is taken out of the passage, as in the inverse cloze task (Lee et al. 2019, section 4): its first
+    sentence or, in a document without passages of several sentences, its first words. A passage is left out if the
+    query occurs in its rest.
+    """
+    for document in documents:
+        passages = list(_paragraphs(document)) or list(enumerate(_parts(document.text.strip())))
+        for end in ENDS:
+            divided = ((position, _divided(" ".join(text.split()), end)) for position, text in passages)
+            if found := [(position, pair) for position, pair in divided if pair]:
+                for position, (query, rest) in found:
+                    yield Example(f"{document.id}#{position}", query, rest, 0, group=document.id)
+                break
+
+
+MADE: dict[str, Callable[[Sequence[Document]], Iterator[Example]]] = {
+    "sotu-era": eras,
+    "next": next_passages,
+    "passages": beginnings,
+}
 
 
 def read(name: str, folder: Path) -> tuple[dict[str, list[Example]], list[str]]:
@@ -97,6 +120,16 @@ def _neighbours(document: Document) -> Iterator[tuple[str, str, str]]:
         (f"{document.id}#{i}", shortened(" ".join(a.split()), SEAM, last=True), shortened(" ".join(b.split()), SEAM))
         for i, a, b in found
     )
+
+
+def _divided(text: str, end: re.Pattern[str]) -> tuple[str, str] | None:
+    """A text at its first end after a query of enough words; None if too little follows, or the query again."""
+    for place in end.finditer(text):
+        rest = text[place.end() :].strip()
+        if len(words_of(text[: place.end()])) >= SHORTEST_QUERY:
+            query = shortened(text[: place.end()].strip(), SEAM)
+            return (query, rest) if len(words_of(rest)) >= MIN_WORDS and query not in rest else None
+    return None
 
 
 def _parts(text: str) -> list[str]:

@@ -5,7 +5,8 @@ R weightings, N examples, S seeds, C classes, P parts of a score. Examples of on
 text in common) are not independent observations; results know the group of each example.
 
 A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``pearson``, ``spearman``, ``entity_f1``,
-``exact_match``, ``answer_f1`` or ``pair_accuracy``, or as the mean of several of a family: ``accuracy+f1:equivalent``.
+``exact_match``, ``answer_f1``, ``pair_accuracy``, ``ndcg_at_10``, ``mrr_at_10`` or ``recall_at_10``, or as the mean of
+several of a family: ``accuracy+f1:equivalent``.
 No score is ever NaN.
 """
 
@@ -21,6 +22,7 @@ FAMILIES = {
     "tags": ("entity_f1",),
     "texts": ("exact_match", "answer_f1"),
     "pairs": ("pair_accuracy",),
+    "ranks": ("ndcg_at_10", "mrr_at_10", "recall_at_10"),
 }
 """The scores by the kind of answer that they measure."""
 _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}

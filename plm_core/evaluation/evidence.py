@@ -9,7 +9,8 @@ A folder of CSV files, sealed (``seal.py``); all but the last have one row per h
   fine-tuning; no task's name contains a dot. ``label`` and ``prediction`` are names of classes or, if the score
   measures numbers, numbers with all their digits; for tags, those of the words in IOB2, joined by spaces; for texts,
   ``label`` is the JSON list of the right answers, and ``prediction`` is empty if none is given; for minimal pairs,
-  ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of seed 0. ``confidence`` is the probability
+  ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of seed 0; for a search, ``prediction`` is
+  the rank of the relevant passage, and ``label`` is 1. ``confidence`` is the probability
   that the model gave its answer; empty for a number. ``score`` is the task's main score (``answers.py`` says how it is
   written), the same in all rows. ``subset`` is empty, or names a part that is also reported by itself, such as
   ``matched``. ``group`` is empty, or names what the example has in common with others, such as their document: they are
@@ -122,19 +123,20 @@ class Table:
         )
 
     def unread(self) -> Results:
-        """The results of a constant answer: the most frequent class, the mean, no entity, no answer, a tie."""
+        """The results of a constant answer: the most frequent class, the mean, no entity, no answer, a tie, the last
+        rank."""
         own = self.results
         assert not isinstance(own, Sums)
         if isinstance(own, Ratios):
             of = family(own.score)
-            none = TIE if of == "pairs" else ""
+            none = {"pairs": TIE, "ranks": str(len(self.labels))}.get(of, "")
             said = tuple(" ".join(["O"] * len(label.split())) if of == "tags" else none for label in self.labels)
             return self._ratios(own.score, (said,))
         answer = np.bincount(own.labels).argmax() if own.classes else own.labels.mean()
         return replace(own, predictions=np.full((1, len(own.labels)), answer))
 
     def _ratios(self, score: str, predictions: Sequence[Sequence[str]]) -> Ratios:
-        """The results of these answers of each seed: tags, texts or choices within pairs."""
+        """The results of these answers of each seed: tags, texts, choices within pairs or ranks."""
         each = [_counted(score, self.ids, said, self.labels) for said in predictions]
         above, below = np.stack(each, axis=2)
         return Ratios(score, above, below, self.results.strata, self.results.subsets, self.results.groups)

@@ -21,13 +21,14 @@ if sys.modules["transformers"] is None:
     del sys.modules["transformers"]
 
 Values = Sequence[Any]
-"""Class ids, or numbers; the tags of each sentence; texts, whose references are lists of right answers."""
+"""Class ids, numbers or ranks; the tags of each sentence; texts, whose references are lists of right answers."""
 INTEGER, NUMBER, TEXT = (datasets.Value(name) for name in ("int64", "float64", "string"))
 FEATURES: dict[str, tuple[Any, Any]] = {
     "classes": (INTEGER, INTEGER),
     "numbers": (NUMBER, NUMBER),
     "tags": (datasets.List(TEXT), datasets.List(TEXT)),
     "texts": (TEXT, datasets.List(TEXT)),
+    "ranks": (INTEGER, INTEGER),
 }
 """The types of a prediction and a reference by the kind of answer."""
 
@@ -76,7 +77,7 @@ def scores(names: Sequence[str], predictions: Values, references: Values, classe
 
 def baseline(name: str, train: Values, references: Values, classes: Sequence[str]) -> float:
     """The score of a constant answer: the training set's most frequent class (the lowest id of several), the mean of
-    its numbers (a correlation with which counts as 0), no entity, or no answer.
+    its numbers (a correlation with which counts as 0), no entity, no answer, or the last rank.
     """
     of = family(name)
     constant: Values = [""] * len(references)
@@ -86,4 +87,6 @@ def baseline(name: str, train: Values, references: Values, classes: Sequence[str
         constant = [int(np.bincount(np.asarray(train)).argmax())] * len(references)
     elif of == "tags":
         constant = [["O"] * len(tags) for tags in references]
+    elif of == "ranks":
+        constant = [len(references)] * len(references)
     return scores([name], constant, references, classes)[name]

@@ -1,5 +1,6 @@
-"""What an example adds to a score of entities, of answers inside texts, or of minimal pairs."""
+"""What an example adds to a score of entities, of answers inside texts, of minimal pairs, or of a search."""
 
+import math
 import re
 import string
 from collections import Counter
@@ -11,6 +12,8 @@ Entity = tuple[int, int, str]
 GOOD, TIE, BAD = "good", "tie", "bad"
 RIGHT = {GOOD: 1.0, TIE: 0.5, BAD: 0.0}
 """How right each choice within a minimal pair is."""
+DEPTH = 10
+"""Whoever searches sees so many passages."""
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
@@ -67,14 +70,15 @@ def answer_f1(prediction: str, answers: Sequence[str]) -> float:
 
 def counts(score: str, said: Any, true: Any) -> tuple[float, float]:
     """The numerator and denominator that an example adds to a score: of the tags of a sentence, the text of an answer
-    and the list of right ones, or a choice in ``RIGHT``.
+    and the list of right ones, a choice in ``RIGHT``, or the rank of the relevant passage, from 1.
 
     ``entity_f1`` is the micro average over all sentences: 2 right / (answered + true), an entity being right if its
     place and type are; 0 if none is, even if there is none at all, as in seqeval (Nakayama 2018) and in conlleval
-    (Tjong Kim Sang and De Meulder 2003).
+    (Tjong Kim Sang and De Meulder 2003). Of a search, ``ndcg_at_10`` is 1 / log2(1 + rank) (Järvelin and Kekäläinen
+    2002), ``mrr_at_10`` 1 / rank and ``recall_at_10`` 1, and each is 0 beyond rank 10.
 
     Raises:
-        ValueError: a tag is not IOB2, the numbers of tags differ, or the choice is unknown.
+        ValueError: a tag is not IOB2, the numbers of tags differ, the choice is unknown, or the rank is below 1.
     """
     if score == "entity_f1":
         if len(said) != len(true):
@@ -85,6 +89,11 @@ def counts(score: str, said: Any, true: Any) -> tuple[float, float]:
         if said not in RIGHT:
             raise ValueError(f"the prediction {said!r} is not one of {', '.join(RIGHT)}")
         return RIGHT[said], 1.0
+    if score.endswith(f"_at_{DEPTH}"):
+        if (rank := int(said)) < 1:
+            raise ValueError(f"the rank {rank}; expected at least 1")
+        gain = {"ndcg": 1 / math.log2(1 + rank), "mrr": 1 / rank, "recall": 1.0}[score.partition("_")[0]]
+        return gain if rank <= DEPTH else 0.0, 1.0
     return (exact_match if score == "exact_match" else answer_f1)(said, true), 1.0
 
 

@@ -47,7 +47,9 @@ class Classifier(nn.Module):
         projection = (
             [nn.Linear(width, width), nn.Tanh()] if input_format.projected and self.kind.reads != "place" else []
         )
-        self.head = nn.Sequential(*projection, nn.Dropout(dropout), nn.Linear(width, self.kind.outputs(classes)))
+        outputs = self.kind.outputs(classes)
+        layers = [*projection, nn.Dropout(dropout), nn.Linear(width, outputs)] if outputs else []
+        self.head = nn.Sequential(*layers)
         for layer in self.head:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, std=backbone.config.initializer_range)
@@ -55,7 +57,8 @@ class Classifier(nn.Module):
 
     def forward(self, batch: ExampleBatch) -> Tensor:
         """The outputs: logits ``[B, C]`` of the classes, a number ``[B, 1]``, logits of the choices ``[B, K]``, of the
-        tags at each place ``[B, P, C]``, or of the places where the answer begins and ends ``[B, 2, P]``.
+        tags at each place ``[B, P, C]``, of the places where the answer begins and ends ``[B, 2, P]``, or vectors of
+        length 1 ``[B, K, D]``.
         """
         return self._outputs(batch, self._states(batch))
 
@@ -87,6 +90,10 @@ class Classifier(nn.Module):
         if self.kind.reads == "place":
             rows = torch.arange(len(states), device=states.device)[:, None]
             vectors = states[rows, batch.asked.clamp(min=0)]  # type: ignore[attr-defined]
+        elif self.kind.reads == "mean":
+            read = torch.arange(states.shape[1], device=states.device) < batch.lengths.flatten()[:, None]
+            exact = states.to(torch.promote_types(states.dtype, torch.float32)).where(read[..., None], 0)
+            vectors = (exact.sum(1) / read.sum(1, keepdim=True)).unflatten(0, batch.lengths.shape)
         else:
             summaries = self.input_format.summary(self.backbone, states, batch.lengths.flatten())
             vectors = summaries.unflatten(0, batch.lengths.shape)

@@ -35,7 +35,7 @@ class Row(NamedTuple):
     """One sequence; for a pair in both orders, two; for choices, one each."""
     label: float | list[int]
     """The class id, the place of the right choice, or the number to be predicted; the tags of the words at ``places``;
-    which of ``places`` the answer begins and ends at."""
+    which of ``places`` the answer begins and ends at; a number for the text of each sequence."""
     places: Sequence[int] = ()
     """The positions to be classified: the first pieces of words; or CLS, then the text that may contain an answer."""
     first: int = 0

@@ -4,7 +4,7 @@ Shapes: B rows, K sequences a row, T positions, P places of a row, C outputs. A 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -16,17 +16,21 @@ from torch.nn import functional as F
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.evaluation.answers import parts_of
+from plm_core.evaluation.ranking import ranks
 from plm_core.evaluation.spans import answer_f1, exact_match
+from plm_core.files import sha256_text
 from plm_core.finetuning.featurize import Row, Rows, characters, equal_parts, windows
 from plm_core.finetuning.input_formats import InputFormat, begin, framed, room
 from plm_core.objectives.loss import IGNORED, Batch, summed_nll
-from plm_core.text.special import CLS, UNK
+from plm_core.text.special import CLS, EOS, UNK
 from plm_core.text.tokenizer import Tokenizer
 
 LONGEST_ANSWER = 30
 """The most tokens of an answer, as in the released code of Devlin et al. 2019 (``max_answer_length``)."""
 LONGEST_QUESTION = 64
 """Tokens, as in the released code of Devlin et al. 2019 (``max_query_length``); at most half of the room."""
+TEMPERATURE = 0.05
+"""By which cosines are divided in the loss, as by Gao et al. 2021, section 3, and sentence-transformers."""
 NOWHERE = -1
 """The position that fills up a row's places."""
 
@@ -68,8 +72,8 @@ class Predicted(NamedTuple):
     """A model's answers to rows, in order, or to examples."""
 
     answers: list[Any]
-    """For rows: the log-probabilities of the classes or choices; numbers; the tags of the words at ``places``; or an
-    ``AnswerSpan``. For examples: the result of ``results.answered``."""
+    """For rows: the log-probabilities of the classes or choices; numbers; the tags of the words at ``places``; an
+    ``AnswerSpan``; or the vectors of the sequences. For examples: the result of ``results.answered``."""
     confidences: list[float]
     """The probability of each answer: of all tags of a row or example together; NaN if there is none, or if the answer
     of a row contains it."""
@@ -119,6 +123,8 @@ class Scale(NamedTuple):
     @torch.no_grad()
     def fold(self, head: nn.Sequential) -> None:
         """Make a head that has learned standardized labels output the numbers themselves, in place."""
+        if self == Scale():
+            return
         linear = head[-1]
         assert isinstance(linear, nn.Linear)
         linear.weight.mul_(self.deviation)
@@ -129,8 +135,9 @@ class TaskHead:
     """How a kind of task is learned. This class is for classes: -sum log p(class), in nats (Radford et al. 2018,
     equation 4)."""
 
-    reads: Literal["row", "sequence", "place"] = "row"
-    """The input of the head: the sum of the summaries of a row's sequences, each summary, or the states of places."""
+    reads: Literal["row", "sequence", "place", "mean"] = "row"
+    """The input of the head: the sum of the summaries of a row's sequences, each summary, the states of places, or the
+    mean state of each sequence."""
     batch: type[ExampleBatch] = ExampleBatch
 
     def rows(
@@ -165,7 +172,7 @@ class TaskHead:
         return row.label
 
     def outputs(self, labels: int) -> int:
-        """C, by the number of labels."""
+        """C, by the number of labels; 0 for a head that passes on what it reads."""
         return labels
 
     def shaped(self, outputs: Tensor, batch: Any) -> Tensor:
@@ -186,6 +193,10 @@ class TaskHead:
         means = np.mean(read.answers, axis=0)
         best = int(means.argmax())
         return best, float(1 / np.exp(means - means[best]).sum())
+
+    def of_examples(self, task: GlueTask, read: Iterable[AnsweredRows], threshold: float) -> list[tuple[Any, float]]:
+        """The answer to each example of a set, and its probability or NaN."""
+        return [self.combined(task, each, threshold) for each in read]
 
     def threshold(self, task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:
         """What ``combined`` should be given, by these validation examples; 0 where nothing is to be chosen."""
@@ -394,9 +405,56 @@ class Spans(TaskHead):
         return answer, best.probability, margin
 
 
+class Search(TaskHead):
+    """Query and passage as vectors, the mean states of their tokens with length 1: each query of a batch chooses among
+    the batch's passages by their cosines (Henderson et al. 2017, section 4.4; the MultipleNegativesRankingLoss of
+    sentence-transformers)."""
+
+    reads = "mean"
+
+    def rows(
+        self, example: Example, task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
+    ) -> list[Row]:
+        """One row with a sequence for each text, cut at its end. Where pretraining never reads the special tokens of
+        examples, a text follows the end of a document, as there. The label tells equal texts of a batch."""
+        parts = ((EOS, 0), ("a", 0)) if input_format.unread else input_format.single
+        most = room(parts, context)
+        texts = [tokenizer.encode(text) or [UNK] for text in example.texts]
+        sequences = [framed(parts, {"a": ids[:most]}) for ids in texts]
+        names = [int(sha256_text(text)[:15], 16) for text in example.texts]
+        return [Row(sequences, names, cut=any(len(ids) > most for ids in texts))]
+
+    def outputs(self, labels: int) -> int:
+        return 0
+
+    def shaped(self, outputs: Tensor, batch: Any) -> Tensor:
+        """``[B, K, D]``."""
+        return F.normalize(outputs, dim=-1)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Other passages of the same query, and the same passage of other queries, are no wrong choices."""
+        cosines = outputs[:, 0] @ outputs[:, -1].T
+        places = torch.arange(len(cosines), device=cosines.device)
+        alike = (targets[:, None] == targets).any(-1) & (places[:, None] != places)
+        return summed_nll((cosines / TEMPERATURE).masked_fill(alike, -math.inf), places)
+
+    def answers(self, outputs: Tensor, batch: Any) -> list[tuple[Any, float]]:
+        """Vectors ``[K, D]`` in float32."""
+        return [(vectors, math.nan) for vectors in outputs.float().numpy()]
+
+    def of_examples(self, task: GlueTask, read: Iterable[AnsweredRows], threshold: float) -> list[tuple[Any, float]]:
+        """The rank of each example's passage among those of the set."""
+        found = [(each.example.a, str(each.example.b), each.answers[0]) for each in read]
+        held = {passage: vectors[-1] for _, passage, vectors in reversed(found)}
+        queries, passages, vectors = zip(*found, strict=True)
+        asked = np.stack([each[0] for each in vectors])
+        ordered = np.stack([held[passage] for passage in dict.fromkeys(passages)])
+        return [(rank, math.nan) for rank in ranks(queries, passages, asked, ordered)]
+
+
 def padded(values: Sequence[int], length: int, filler: int) -> list[int]:
     """The values, filled up to a length."""
     return [*values, *[filler] * (length - len(values))]
 
 
-CLASSES, NUMBERS, CHOICES, TAGS, SPANS = TaskHead(), Numbers(), Choices(), Tags(), Spans()
+CLASSES, NUMBERS, CHOICES, TAGS, SPANS, SEARCH = TaskHead(), Numbers(), Choices(), Tags(), Spans(), Search()

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, hstack, vstack
 from scipy.special import softmax
 from sklearn.feature_extraction import DictVectorizer
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from threadpoolctl import threadpool_limits
@@ -25,6 +25,8 @@ from threadpoolctl import threadpool_limits
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.corpus.normalize import UNSPACED
+from plm_core.evaluation.ranking import ranks
+from plm_core.evaluation.spans import counts
 
 Examples = Sequence[Example]
 Answered = tuple[list[Any], list[float]]
@@ -43,6 +45,8 @@ LONGEST = 6
 """The most words of an answer."""
 WRONG = 20
 """The number of random spans per text that serve as negative examples."""
+SATURATION, LENGTH = 1.2, 0.75
+"""k1 and b of BM25, as in Lucene."""
 NEAR = 5
 """The number of words to the left and right of a span that are compared with its question."""
 
@@ -194,6 +198,38 @@ def spans(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> A
         answers.append(found.said(places[best]))
         sure.append(float(chance[best]))
     return answers, sure
+
+
+def search(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> Answered:
+    """BM25 or the cosine of TF-IDF, whichever ranks the validation examples better; nothing is learned."""
+
+    def gain(way: Callable[[Examples], list[int]]) -> float:
+        return sum(counts("ndcg_at_10", rank, 1)[0] for rank in way(valid))
+
+    return max((bm25, tfidf), key=gain)(test), [math.nan] * len(test)
+
+
+def bm25(examples: Examples) -> list[int]:
+    """The ranks of the examples' passages by BM25 (Robertson and Zaragoza 2009), with the inverse document
+    frequency of Lucene, which is never negative."""
+    words = CountVectorizer(token_pattern=WORD.pattern)
+    passages = [str(e.b) for e in examples]
+    held = words.fit_transform(dict.fromkeys(passages)).tocoo()
+    sizes = np.asarray(held.sum(axis=1)).ravel()
+    containing = np.bincount(held.col, minlength=held.shape[1])
+    rarity = np.log1p((len(sizes) - containing + 0.5) / (containing + 0.5))
+    slow = SATURATION * (1 - LENGTH + LENGTH * sizes / sizes.mean())[held.row]
+    weights = rarity[held.col] * held.data * (SATURATION + 1) / (held.data + slow)
+    weighed = csr_matrix((weights, (held.row, held.col)), held.shape)
+    return ranks([e.a for e in examples], passages, words.transform(e.a for e in examples), weighed)
+
+
+def tfidf(examples: Examples) -> list[int]:
+    """The ranks of the examples' passages by the cosine of TF-IDF."""
+    words = TfidfVectorizer(token_pattern=WORD.pattern, sublinear_tf=True)
+    passages = [str(e.b) for e in examples]
+    held = words.fit_transform(dict.fromkeys(passages))
+    return ranks([e.a for e in examples], passages, words.transform(e.a for e in examples), held)
 
 
 class _Text:

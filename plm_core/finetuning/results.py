@@ -18,14 +18,11 @@ from plm_core.text.tokenizer import Tokenizer
 def answered(
     task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer, threshold: float = 0.0
 ) -> Predicted:
-    """Combine answers to rows into answers to examples: class ids, numbers, the tags of all words by name, or texts."""
+    """Combine answers to rows into answers to examples: class ids, numbers, the tags of all words by name,
+    texts, or ranks."""
     head: TaskHead = resolve_name(KINDS[task.kind].head)
-    answers, confidences = [], []
-    for read in answered_rows(rows, predicted, tokenizer):
-        answer, sure = head.combined(task, read, threshold)
-        answers.append(answer)
-        confidences.append(sure)
-    return Predicted(answers, confidences, predicted.loss)
+    of_examples = head.of_examples(task, answered_rows(rows, predicted, tokenizer), threshold)
+    return Predicted([answer for answer, _ in of_examples], [sure for _, sure in of_examples], predicted.loss)
 
 
 def evidence(task: GlueTask, examples: Sequence[Example], predicted: Predicted, rule: str) -> Iterator[tuple[str, ...]]:

@@ -16,6 +16,7 @@ from plm_core import checkpoint
 from plm_core.config import UserError, from_dict, listed, section
 from plm_core.evaluation.likelihood import named
 from plm_core.files import atomic_folder
+from plm_core.finetuning.input_formats import input_format_of
 from plm_core.interchange import tokenizer
 from plm_core.interchange.families import FAMILIES, PUBLISHED
 from plm_core.interchange.family import Family
@@ -25,6 +26,7 @@ from plm_core.sections.description import PublishedModel
 from plm_core.sections.models import differing, shape
 from plm_core.templates import render
 from plm_core.text.published import Published
+from plm_core.text.special import CLS
 from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
 
@@ -53,9 +55,11 @@ class Origin:
 def export_hf(checkpoint_folder: Path, target: Path) -> None:
     """Write a checkpoint as a folder that transformers' automatic classes load without a network.
 
+    An encoder that was fine-tuned to search is also one that sentence-transformers loads.
+
     Raises:
-        UserError: the checkpoint is damaged, fine-tuned or has no counterpart in transformers, or ``target`` is not
-            empty.
+        UserError: the checkpoint is damaged, fine-tuned on something else or has no counterpart in transformers, or
+            ``target`` is not empty.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: is not empty; expected an empty or a new folder")
@@ -63,8 +67,10 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     config = loaded.config
 
     # Only what one of their classes computes.
-    if config.head is not None:
-        raise UserError(f"{checkpoint_folder}: is a fine-tuned model; expected a pretrained one")
+    if config.head is not None and "pooling" not in config.head:
+        raise UserError(f"{checkpoint_folder}: is a fine-tuned model; expected a pretrained one, or one for search")
+    if config.head is not None and input_format_of(config.objective).single[0][0] != CLS:
+        raise UserError(f"{checkpoint_folder}: is a {config.objective} model for search; expected a masked one")
     if config.published is not None:
         _export_published(loaded, config.published, target)
         return
@@ -108,6 +114,7 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
             deviations=tokenizer.deviations(loaded.tokenizer),
         )
         (folder / "README.md").write_text(card, encoding="utf-8")
+        _write_pooling(folder, loaded)
 
 
 def import_hf(source: Path, target: Path, address: str = "") -> str:
@@ -233,7 +240,7 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, targ
     tensors = family.to_theirs(weights, asdict(loaded.model.config))
     names = family.in_full(published.tensors)
     tied = {name: tensors[other] for name, other in family.tied.items() if name in names}
-    trained = loaded.config.step > 0
+    trained = loaded.config.step > 0 and loaded.config.head is None  # a search reads none of these parts
     tensors = {name: tensor for name, tensor in (tied | tensors).items() if trained or name in names}
     kinds = {name: getattr(torch, published.tensors[names[name]][1]) for name in tensors if name in names}
     exact = all(tensors[name].to(kind).float().equal(tensors[name]) for name, kind in kinds.items())
@@ -260,6 +267,26 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, targ
             (folder / name).write_bytes(content.encode())
         (folder / text.name).write_bytes(text.content)
         _write(folder / checkpoint.CONFIG_FILE, config)
+        _write_pooling(folder, loaded)
+
+
+def _write_pooling(folder: Path, loaded: checkpoint.Loaded) -> None:
+    """For a model that was fine-tuned to search: how sentence-transformers makes a vector of the states."""
+    if loaded.config.head is None:
+        return
+    modules = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    _write(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for i, (name, path) in enumerate(modules.items())
+        ],
+    )
+    sizes = loaded.model.config
+    (folder / modules["Pooling"]).mkdir(exist_ok=True)
+    pooling = {"word_embedding_dimension": sizes.width, "pooling_mode_mean_tokens": True}
+    _write(folder / modules["Pooling"] / "config.json", pooling)
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": sizes.context, "do_lower_case": False})
 
 
 def _computed(objective: str, family: Family) -> bool:
@@ -268,5 +295,5 @@ def _computed(objective: str, family: Family) -> bool:
     return objective in OBJECTIVES and issubclass(OBJECTIVES[objective], OBJECTIVES[family.objective])
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(path: Path, content: dict[str, Any] | list[dict[str, Any]]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -197,3 +197,26 @@ def test_tags_that_are_all_the_same_are_said_again():
     train = [Example("1", "so it was", None, 0, tags=(0, 0, 0))]
     assert linear.predict(NAMES, train, train, train)[0] == [["O", "O", "O"]]
     assert scores(["entity_f1"], [["O"] * 3], [["O"] * 3], NAMES.labels)["entity_f1"] == 0.0
+
+
+def test_bm25_ranks_as_computed_by_hand():
+    """ "the" is everywhere and weighs little; "lime" twice in a long text is worth less than once in a short one."""
+    passages = ["the lime", "the lime lime tree and the house of the old man", "the tree"]
+    k, b, mean = 1.2, 0.75, (2 + 11 + 2) / 3
+    rarity = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))  # of lime and of tree
+    lime = [rarity * n * (k + 1) / (n + k * (1 - b + b * size / mean)) for n, size in ((1, 2), (2, 11), (0, 2))]
+    assert lime[0] > lime[1] > lime[2] == 0
+    queries = ["lime", "lime", "lime"]
+    examples = [Example(f"{i}", f"{q}{' ' * i}", p, 0) for i, (q, p) in enumerate(zip(queries, passages, strict=True))]
+    assert linear.bm25(examples) == [1, 2, 3]
+    assert linear.bm25([replace(e, a=f"tree{' ' * i}") for i, e in enumerate(examples)]) == [3, 2, 1]
+
+
+def test_a_search_by_words_finds_what_shares_rare_ones_and_nothing_else():
+    task = GlueTask("find", "search", "?", (), ("ndcg_at_10",), "ndcg_at_10")
+    chance = random.Random(5)
+    said = [f"{' '.join(chance.choices(WORDS, k=9))} name{i}" for i in range(60)]
+    common = [Example(f"{i}", f"what of name{i}", text, 0) for i, text in enumerate(said)]
+    assert linear.predict(task, [], common[:20], common[20:])[0] == [1] * 40
+    strange = [replace(e, a=f"strange {i}") for i, e in enumerate(common)]
+    assert set(linear.predict(task, [], strange[:20], strange[20:])[0]) == {40}

@@ -5,7 +5,7 @@ import pytest
 from plm_core.benchmarks import texts
 from plm_core.benchmarks.examples import SPLITS, Example
 from plm_core.benchmarks.table import TASKS
-from plm_core.benchmarks.texts import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, eras, next_passages
+from plm_core.benchmarks.texts import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, beginnings, eras, next_passages
 from plm_core.config import UserError
 from plm_core.corpus import document as module
 from plm_core.corpus.document import Document, write_documents
@@ -21,7 +21,7 @@ def test_a_task_gives_the_same_unique_examples_each_time(documents, name):
     examples = list(MADE[name](documents))
     assert examples == list(MADE[name](documents))
     assert len({e.id for e in examples}) == len(examples) > 99
-    assert {e.label for e in examples} == set(range(len(TASKS[name].task.labels)))
+    assert {e.label for e in examples} == set(range(max(1, len(TASKS[name].task.labels))))
 
 
 def test_of_a_large_split_some_documents_are_read_and_that_is_said(documents, tmp_path, monkeypatch):
@@ -143,3 +143,25 @@ def test_a_text_too_short_for_two_parts_is_no_example():
 def test_the_second_passage_always_follows_one_so_that_it_does_not_tell(documents):
     begins = {" ".join(paragraphs(document.text)[0].split()[:SEAM]) for document in documents}
     assert not begins & {example.b for example in next_passages(documents)}
+
+
+def test_a_query_is_the_first_sentence_and_what_is_to_be_found_never_has_it():
+    first, rest, long = words(5, "q") + ".", words(MIN_WORDS, "r"), words(SEAM + 3, "l")
+    text = "\n\n".join(
+        [
+            f"{first}\n{rest}",
+            f"Mr. {first} {rest}",  # so few words are no query
+            f"{first} {rest} {first}",  # would be found by itself
+            f"{long}. {rest}",
+            f"{first} {words(MIN_WORDS - 1, 'r')}",
+            words(20, "n"),
+        ]
+    )
+    found = list(beginnings([Document("d", text, "s")]))
+    assert [(e.id, e.a, e.b, e.group) for e in found] == [
+        ("d#0", first, rest, "d"),
+        ("d#1", f"Mr. {first}", rest, "d"),
+        ("d#3", words(SEAM, "l"), rest, "d"),
+    ]
+    (whole,) = beginnings([Document("d", words(20, "n"), "s")])  # no passage has a second sentence
+    assert (whole.a, whole.b) == (words(5, "n"), " ".join(f"n{i}" for i in range(5, 20)))
