@@ -58,7 +58,7 @@ def embed(
     # Parts of another file or model are of no use to this one.
     key = digest(sha256_file(file), loaded.digest, text)[:16]
     parts = output.with_name(f".{output.name}.{key}")
-    for other in output.parent.glob(f".{output.name}.*"):
+    for other in output.parent.glob(f".{output.name}.{'[0-9a-f]' * len(key)}"):
         if other != parts and other.is_dir():
             shutil.rmtree(other)
     parts.mkdir(parents=True, exist_ok=True)
