@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import yaml
 from jinja2 import Environment
 from projects import Project, source
 
@@ -62,8 +63,9 @@ def evidence(task, accuracy):
 def results(tmp_path_factory):
     """A project with the results of four models on two tasks."""
     project = Project(source(tmp_path_factory.mktemp("results") / "project"))
+    own = yaml.safe_load((project.root / "params.yaml").read_text())["pretrain"]["gpt"]
     pretrain = {
-        name: {"architecture": name if name != "wide" else "gpt", "objective": objective}
+        name: own | {"architecture": name if name != "wide" else "gpt", "objective": objective}
         for name, objective in OBJECTIVES.items()
     }
     project.change(models=dict.fromkeys(MODELS, "own"), pretrain=pretrain)
