@@ -536,14 +536,18 @@ def import_(
 
 @tokenizer.command("compare")
 def compare_tokenizers(
-    sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
+    sizes: Annotated[list[int] | None, Argument(help="Train vocabularies of these sizes.")] = None,
     kind: Kind = None,
     lowercase: Annotated[bool, Option("--lowercase", help="Lowercase the text first (wordpiece only).")] = False,
     sample: Annotated[int | None, Option(help="Train on about this many characters, from all documents.")] = None,
+    given: Annotated[
+        list[Path] | None, Option(help="Measure this one too: its file, or a folder such as `plm import` writes.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train tokenizers on the training split, and measure them on the validation split."""
-    task("compare_tokenizers", *sizes, kind=kind, lowercase=lowercase, sample=sample, json=as_json)
+    """Train tokenizers on the training split, and measure them, and given ones, on the validation split."""
+    files = [path.resolve() for path in given or ()]
+    task("compare_tokenizers", *sizes or (), kind=kind, lowercase=lowercase, sample=sample, given=files, json=as_json)
 
 
 if __name__ == "__main__":

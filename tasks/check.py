@@ -30,6 +30,7 @@ from plm_core.shared import paths
 from plm_core.shared.notices import NotifyConfig
 from plm_core.shared.statuses import USER_ERROR
 from plm_core.text.tokenizer import TokenizerConfig
+from plm_core.text.tokenizers import open_tokenizer
 from tasks.settings import params
 from tasks.settings.pretraining import pretrain_section, require_start, require_trainable
 
@@ -88,11 +89,13 @@ def problems() -> list[str]:
         with tried():
             require_sources(mixture, names["sources"])
     tokenizers: dict[str, TokenizerConfig] = {}
+    starts: dict[str, tuple[str, ...]] = {}
     for name in names["tokenizers"]:
         with tried():
             tokenizers[name] = params.section(f"tokenizers.{name}", TokenizerConfig)
             if given := tokenizers[name].given:
                 _require(given.file)
+                starts[name] = open_tokenizer(Path(given.file)).starts
 
     # Models, and what they are evaluated on.
     for name, spelled_by in models.items():
@@ -100,7 +103,7 @@ def problems() -> list[str]:
             config, _ = pretrain_section(name)
             if tokenizer := tokenizers.get(spelled_by):
                 require_trainable(config, tokenizer.vocab_size, f"pretrain.{name}")
-                require_start(config, tokenizer.given.sha256 if tokenizer.given else None, f"pretrain.{name}")
+                require_start(config, starts.get(spelled_by, ()), f"pretrain.{name}")
     for name in names["examples"]:
         with tried():
             examples = params.section(f"examples.{name}", ExamplesConfig)

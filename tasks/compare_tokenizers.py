@@ -1,7 +1,7 @@
 """The `tokenizer compare` command: kinds and sizes side by side. `python -m tasks.compare_tokenizers N ...`.
 
-Each is trained on the workspace's training split and measured on samples of that and of the validation split; nothing
-is written. Character coverage is that of the tokenizer of the first model in the parameters.
+Each is trained on the workspace's training split, or given, and measured on samples of that and of the validation
+split; nothing is written. Character coverage is that of the tokenizer of the first model in the parameters.
 """
 
 import json
@@ -21,14 +21,15 @@ from plm_core.corpus.document import Texts, some_of
 from plm_core.shared import paths
 from plm_core.shared.kinds import TOKENIZERS
 from plm_core.text.tokenizer import TokenizerConfig
-from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
-from plm_core.text.vocabulary import RARE, SAMPLE, measure, sample, split, telling_words
+from plm_core.text.tokenizers import open_tokenizer, read_tokenizer, train_tokenizer
+from plm_core.text.vocabulary import RARE, SAMPLE, costly_words, measure, sample, split, telling_words
 from tasks.runtime.stage import main
 from tasks.settings import params
 
 COLUMNS = {
     "bytes per token": ("bytes_per_token", "{:.3f}"),
     "tokens per word": ("fertility", "{:.3f}"),
+    "words in pieces": ("fragmented_share", "{:.1%}"),
     "unknown": ("unknown_rate", "{:.3%}"),
     f"seen < {RARE} times": ("rare_share", "{:.1%}"),
     "never seen": ("unused_share", "{:.1%}"),
@@ -38,17 +39,21 @@ COLUMNS = {
 
 
 def compare(
-    sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
+    sizes: Annotated[list[int] | None, Argument(help="Train vocabularies of these sizes.")] = None,
     kind: Annotated[list[str] | None, Option(show_default="all", help="Train this kind. May be repeated.")] = None,
     lowercase: Annotated[bool, Option("--lowercase", help="Train WordPiece as in BERT's uncased models.")] = False,
     most: Annotated[int | None, Option("--sample", help="Train on a sample of about this many characters.")] = None,
+    made: Annotated[list[Path] | None, Option("--given", help="Measure this one too: a file or a folder.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
-    """Train and measure tokenizers of several kinds and sizes, and print a table, or everything as JSON.
+    """Train and measure tokenizers of several kinds and sizes, and given ones, and print tables, or all of it as JSON.
 
     Raises:
-        UserError: there is no such kind, a split is missing, or the validation split holds no text.
+        UserError: nothing is asked for, there is no such kind, a split or a tokenizer is missing, or the validation
+            split holds no text.
     """
+    if not (sizes or made):
+        raise UserError("tokenizer compare: found no tokenizer; expected sizes to train, or --given")
     if most is not None and most < 1:
         raise UserError(f"tokenizer compare: --sample {most}; expected at least 1 character")
     if unknown := sorted({*(kind or ())} - {*TOKENIZERS}):
@@ -64,9 +69,15 @@ def compare(
     words = telling_words(unseen)
     seen = sample(whole)
     rows = []
-    for name, size in product(kind or TOKENIZERS, sizes):
+    for tokenizer in map(open_tokenizer, made or ()):
+        row: dict[str, Any] = {"kind": tokenizer.path.parent.name, "vocab_size": tokenizer.vocab_size}
+        row |= asdict(measure(tokenizer, seen, unseen)) | {"splits": {word: split(tokenizer, word) for word in words}}
+        costly = costly_words(tokenizer, seen)
+        row["costly"] = [{"word": word, "times": times, "pieces": split(tokenizer, word)} for word, times in costly]
+        rows.append(row)
+    for name, size in product(kind or TOKENIZERS, sizes or ()):
         section = {"kind": name, "vocab_size": size, "lowercase": lowercase and name == "wordpiece"}
-        row: dict[str, Any] = {"kind": name, "vocab_size": size}
+        row = {"kind": name, "vocab_size": size}
         start = time.perf_counter()
         try:
             config = from_dict(TokenizerConfig, {"character_coverage": given.character_coverage} | section, "tokenizer")
@@ -98,6 +109,13 @@ def compare(
             console.print(f"{row['kind']}, {row['vocab_size']:,}: {row['refused']}")
     if any(row["kind"] == "wordpiece" for row in rows):
         console.print("wordpiece spends no token on whitespace and one on an unknown word: its numbers flatter it.")
+    for row in (row for row in rows if "costly" in row):
+        costs = Table(
+            "word", "times", "pieces", title=f"What costs {row['kind']} the most tokens in the training split"
+        )
+        for cost in row["costly"]:
+            costs.add_row(cost["word"], f"{cost['times']:,}", cost["pieces"])
+        console.print(costs)
     # One row per word and tokenizer: pieces are read from left to right, whatever the width of the terminal.
     splits = Table(Column("word", no_wrap=True), *names(), "pieces", title="The same words, split into pieces")
     for word in words:

@@ -18,6 +18,7 @@ from plm_core.objectives.loss import Batch, Loss
 from plm_core.sections.description import read_description
 from plm_core.shared import paths
 from plm_core.text.cooccurrence import begin_with_neighbours
+from plm_core.text.extension import grown
 from plm_core.text.samplers import stream_seed
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
@@ -50,7 +51,7 @@ def pretrain(name: str) -> None:
     spelled_by = params.tokenizer_of(name)
     tokens = paths.TOKENS / spelled_by
     inputs = [tokens, paths.TOKENIZERS / spelled_by, *([Path(config.start.checkpoint)] if config.start else [])]
-    require_start(config, None, section)
+    require_start(config, (), section)
     shown = {section: filled}
     with stage(f"pretrain-{name}", [section], inputs, training=True, filled=shown, model=name) as run:
         # The machine, the data, the model.
@@ -170,8 +171,9 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     torch.manual_seed(stream_seed(config.training.seed, "weights"))
     model: Any = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
     if config.start:
-        require_start(config, tokenizer.sha256, section)
-        model.load_state_dict(checkpoint.load(Path(config.start.checkpoint)).model.state_dict())
+        require_start(config, tokenizer.starts, section)
+        start = checkpoint.load(Path(config.start.checkpoint)).model.state_dict()
+        model.load_state_dict(grown(start, model.state_dict(), tokenizer))
         if config.lora:
             adapt(model, config.lora)
     elif model.config.initial_embeddings == "neighbours":

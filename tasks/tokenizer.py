@@ -9,7 +9,7 @@ from plm_core.files import atomic_folder
 from plm_core.shared import paths
 from plm_core.text.tokenizer import TokenizerConfig
 from plm_core.text.tokenizers import open_tokenizer, read_tokenizer, train_tokenizer
-from plm_core.text.vocabulary import measure, sample, split, telling_words
+from plm_core.text.vocabulary import costly_words, measure, sample, split, telling_words
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -26,11 +26,18 @@ def tokenizer(name: str) -> None:
         texts = Texts(pieces)
         if config.given:
             made = open_tokenizer(Path(config.given.file))
-            share = 0.0
+            share = share if config.extend else 0.0
             if made.sha256 != config.given.sha256:
                 raise UserError(
                     f"{section}.given.sha256: {config.given.file} is {made.sha256}; expected {config.given.sha256}"
                 )
+            if config.extend:
+                from plm_core.text.extension import extended  # with torch
+
+                try:
+                    made = read_tokenizer(target / made.file, extended(made, texts, config.extend))
+                except ValueError as error:
+                    raise UserError(f"{section}.{error}") from error
         else:
             try:
                 made = read_tokenizer(target, train_tokenizer(texts, config))
@@ -38,15 +45,16 @@ def tokenizer(name: str) -> None:
                 raise UserError(f"{section}.{error}") from error
         with atomic_folder(target) as folder:
             (folder / made.file).write_bytes(made.data)
-        unseen = sample(Texts(some_of(held_out, config.learned_bytes)[0]))
-        run.metrics |= asdict(measure(made, sample(texts), unseen)) | {"learned_share": share}
+        seen, unseen = sample(texts), sample(Texts(some_of(held_out, config.learned_bytes)[0]))
+        run.metrics |= asdict(measure(made, seen, unseen)) | {"learned_share": share}
         run.outputs.append(target)
         kind = "given" if config.given else config.kind
         compression = f"{run.metrics['bytes_per_token']:.2f} bytes per token on held-out text"
         learned = f"; learned from {share:.2%} of the training text" if 0 < share < 1 else ""
         unknown = f"; {run.metrics['unknown_rate']:.2%} of its tokens are unknown" if not made.lossless else ""
         print(f"{name}: {kind}, {made.vocab_size} pieces, {compression}{unknown}{learned}")
-        for word in telling_words(unseen):
+        shown = [word for word, _ in costly_words(made, seen)] if config.given else telling_words(unseen)
+        for word in shown:
             print(f"  {word}: {split(made, word)}")
 
 

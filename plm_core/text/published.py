@@ -40,13 +40,17 @@ class Published(Tokenizer):
         try:
             own = json.loads(data)[KEY]
             content = base64.b64decode(own["content"]) if own["base64"] else own["content"].encode()
-            self._library = opened(own["file"], content)
+            self.library = opened(own["file"], content)
             given = [None if token is None else int(token) for token in own["special"]]
             rows = int(own["rows"])
+            self.starts = (*map(str, own.get("extends", [])), self.sha256)
+            self.parts = [[int(token) for token in parts] for parts in own.get("parts", [])]
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path}: not a published tokenizer as `plm import` writes it ({error})") from error
+        self.special = given
+        """The published id of each of ``special.PIECES``, None if it has none."""
         self.name: str = own["file"]
         """The name of the published file."""
         self.content = content
@@ -63,6 +67,9 @@ class Published(Tokenizer):
         """The published id of each of our ids ``[V]``; -1 for special tokens that the vocabulary lacks."""
         self.ours = np.full(rows, UNK, dtype=np.int32)
         """Our id of each published id."""
+        added = enumerate(self.parts, len(self.theirs) - len(self.parts))
+        if any(not parts or min(parts) < 0 or max(parts) >= token for token, parts in added):
+            raise UserError(f"{path}: parts: expected smaller ids than its own for each piece that was added")
         known = self.theirs >= 0
         self.ours[self.theirs[known]] = np.flatnonzero(known)
         self.lossless = self.decode(self.encode(PROBE)) == PROBE  # type: ignore[misc]
@@ -72,13 +79,13 @@ class Published(Tokenizer):
         return len(self.theirs)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._library.decode([int(self.theirs[i]) for i in ids if i >= len(PIECES)])
+        return self.library.decode([int(self.theirs[i]) for i in ids if i >= len(PIECES)])
 
     def piece(self, token: int) -> str:
-        return PIECES[token] if token < len(PIECES) else self._library.piece(int(self.theirs[token]))
+        return PIECES[token] if token < len(PIECES) else self.library.piece(int(self.theirs[token]))
 
     def _encode(self, texts: list[str]) -> Sequence[Sequence[int]]:
-        return [self._spelled(self._library.ids(text)).tolist() for text in texts]
+        return [self._spelled(self.library.ids(text)).tolist() for text in texts]
 
     def _spelled(self, theirs: Sequence[int]) -> np.ndarray:
         """Our ids; a special token, which a few models find in a text, is an unknown word there."""
@@ -87,7 +94,7 @@ class Published(Tokenizer):
 
     def _spell(self, text: str) -> Spelling:
         """A token also covers what is dropped before it, and the last one what is dropped after it."""
-        theirs, stops = self._library.spans(text)
+        theirs, stops = self.library.spans(text)
         if not theirs:
             return Spelling([], [], [])
         reached = np.maximum.accumulate([*stops[:-1], len(text)])
@@ -212,14 +219,15 @@ def of_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> byte
     return library.to_str().encode()
 
 
-def wrapped(name: str, content: bytes, special: Sequence[int | None], rows: int) -> bytes:
+def wrapped(name: str, content: bytes, special: Sequence[int | None], rows: int, **added: Any) -> bytes:
     """The file of a published tokenizer.
 
     ``name`` and ``content`` are the published file: ``tokenizer.json``, or a sentencepiece model. ``special`` holds the
     published id of each of ``special.PIECES``, None if it has none; ``rows`` is the number of embeddings of its model,
-    at least the number of its pieces.
+    at least the number of its pieces. ``added`` are ``extends`` and ``parts`` of one that extends others: all of
+    ``Tokenizer.starts`` but its own, and ``Tokenizer.parts``.
     """
     binary = not name.endswith(".json")
-    own: dict[str, Any] = {"file": name, "base64": binary, "special": list(special), "rows": rows}
+    own: dict[str, Any] = {"file": name, "base64": binary, "special": list(special), "rows": rows} | added
     own["content"] = base64.b64encode(content).decode() if binary else content.decode()
     return written({KEY: own})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from plm_core.config import UserError, section
 from plm_core.corpus.normalize import normalize
@@ -53,9 +53,14 @@ class TokenizerConfig:
     """The bytes of training text to learn from, approximately, evenly spread over it; all if there are fewer. The kinds
     of sentencepiece take about four times as much memory."""
     given: GivenTokenizer | None = None
-    """A tokenizer to use unchanged, such as that of an imported model; null to train one on the corpus."""
+    """A tokenizer to use as it is, such as that of an imported model; null to train one on the corpus."""
+    extend: NonNegativeInt = 0
+    """Only with a ``given`` tokenizer of a published model, WordPiece or byte-level BPE: how many pieces to add to it
+    that are learned from the corpus."""
 
     def __post_init__(self) -> None:
+        if self.extend and self.given is None:
+            raise ValueError(f"extend: found {self.extend}, but no given; expected that of a published model")
         if self.vocab_size <= NOT_LEARNED[self.kind]:
             raise ValueError(f"vocab_size: {self.vocab_size} is too small; expected more than {NOT_LEARNED[self.kind]}")
         if self.lowercase and self.kind != "wordpiece":
@@ -87,6 +92,11 @@ class Tokenizer(ABC):
         self.path = path
         self.data = data
         self.sha256 = hashlib.sha256(data).hexdigest()
+        self.starts: tuple[str, ...] = (self.sha256,)
+        """The digests of the tokenizers with whose models one with this tokenizer can start: those that it extends, the
+        first one first, and its own."""
+        self.parts: list[list[int]] = []
+        """The parts of each piece that was added to the first of them, as earlier ids; these pieces are the last."""
 
     @property
     @abstractmethod

@@ -36,6 +36,8 @@ class Vocabulary:
     """UTF-8 bytes of the held-out text over its tokens."""
     fertility: float
     """Tokens of the held-out text over its words."""
+    fragmented_share: float
+    """The share of the held-out text's words, here runs of letters, that are several tokens or unknown."""
     unknown_rate: float
     """The share of the held-out text's tokens that are UNK; 0 for a tokenizer that keeps all of a text."""
     rare_share: float
@@ -61,10 +63,13 @@ def measure(tokenizer: Tokenizer, trained_on: Sequence[str], held_out: Sequence[
     found = list(_encoded(tokenizer, held_out))
     count = max(1, sum(map(len, found)))
     entries = seen[len(PIECES) :]
+    words = _words(held_out)
+    divided = sum(words[word] for word, _ in costly_words(tokenizer, held_out, len(words)))
     return Vocabulary(
         vocab_size=tokenizer.vocab_size,
         bytes_per_token=sum(len(text.encode()) for text in held_out) / count,
         fertility=count / max(1, sum(len(text.split()) for text in held_out)),
+        fragmented_share=divided / max(1, words.total()),
         unknown_rate=unknown_rate(found),
         rare_share=float(np.mean(entries < RARE)),
         unused_share=float(np.mean(entries == 0)),
@@ -86,18 +91,35 @@ def telling_words(texts: Iterable[str], most: int = 8) -> list[str]:
     Words are runs of at most ``LONGEST`` letters; those that occur once are taken at equal distances of their
     alphabetical order.
     """
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(word for word in _WORD.findall(text) if len(word) <= LONGEST)
+    counts = _words(texts)
     longest = sorted(counts, key=lambda word: (-len(word), word))[: most // 2]
     once = sorted(word for word, count in counts.items() if count == 1 and word not in longest)
     wanted = min(most - len(longest), len(once))
     return longest + [once[(2 * i + 1) * len(once) // (2 * wanted)] for i in range(wanted)]
 
 
+def costly_words(tokenizer: Tokenizer, texts: Iterable[str], most: int = 8) -> list[tuple[str, int]]:
+    """Words, and how often they occur, for which a text needs the most tokens more than one; an unknown word counts as
+    one for each of its letters."""
+    counts = _words(texts)
+    costs: dict[str, int] = {}
+    for word, ids in zip(counts, tokenizer.encode_batch([f" {word}" for word in counts]), strict=True):
+        if more := (len(word) if UNK in ids else len(ids) - 1):
+            costs[word] = counts[word] * more
+    return [(word, counts[word]) for word in sorted(costs, key=lambda word: (-costs[word], word))[:most]]
+
+
 def split(tokenizer: Tokenizer, word: str) -> str:
     """The pieces of a word within a sentence, for people to read: ``▁ap propri ation``."""
     return " ".join(tokenizer.piece(token) for token in tokenizer.encode(f" {word}"))
+
+
+def _words(texts: Iterable[str]) -> Counter[str]:
+    """The runs of at most ``LONGEST`` letters."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(word for word in _WORD.findall(text) if len(word) <= LONGEST)
+    return counts
 
 
 def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[np.ndarray]:

@@ -1,5 +1,6 @@
 """A section of ``pretrain``, and its checks that need neither data nor torch."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,10 @@ def pretrain_section(name: str) -> tuple[PretrainConfig, dict[str, Any]]:
     return from_dict(PretrainConfig, filled, section), given | filled
 
 
-def require_start(config: PretrainConfig, tokenizer_sha256: str | None, section: str) -> None:
+def require_start(config: PretrainConfig, starts: Collection[str], section: str) -> None:
     """Check the checkpoint to start from, if there is one, without reading its weights.
 
-    ``tokenizer_sha256`` is the digest of the tokenizer's file; None if that is not known yet.
+    ``starts`` are those of the tokenizer; empty if they are not known yet.
 
     Raises:
         UserError: it is missing, not the one that ``sha256`` names, made with another tokenizer, or another model.
@@ -93,7 +94,7 @@ def require_start(config: PretrainConfig, tokenizer_sha256: str | None, section:
     if (found := sha256_file(folder / CHECKSUMS)) != config.start.sha256:
         raise UserError(f"{section}.start.sha256: {folder} is {found}; expected {config.start.sha256}")
     theirs = read_description(folder)
-    if tokenizer_sha256 not in (None, theirs.tokenizer_sha256):
+    if starts and theirs.tokenizer_sha256 not in starts:
         raise UserError(
             f"{where} was made with another tokenizer; expected in section tokenizer: "
             f"given: {{file: {open_tokenizer(folder).path}, sha256: {theirs.tokenizer_sha256}}}"

@@ -33,5 +33,6 @@ def named(quantity: str, tokenizer: Tokenizer) -> str:
 
 
 def in_evidence(quantity: str, tokenizer: Tokenizer) -> str:
-    """The same in evidence, where a lossy tokenizer is named by its digest."""
-    return named(quantity, tokenizer) + ("" if tokenizer.lossless else f" of {tokenizer.sha256[:12]}")
+    """The same in evidence, where a lossy tokenizer is named by its digest; one that extends another drops the same
+    words and characters, and is named by that."""
+    return named(quantity, tokenizer) + ("" if tokenizer.lossless else f" of {tokenizer.starts[0][:12]}")
