@@ -22,10 +22,10 @@ from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.survey import Surveyed, joined, survey, surveyed
 from plm_core.files import atomic_text
+from plm_core.interchange.start import imported, section_of, tokenizer_of
 from plm_core.sections.description import read_description
 from plm_core.shared import paths
 from plm_core.training.sizes import OBJECTIVES, TIMES
-from tasks.import_ import imported, section_of, tokenizer_of
 from tasks.runtime.stage import main
 from tasks.settings import params
 from tasks.settings.editing import edited
@@ -211,7 +211,7 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
         "models": (params.models() if add else {}) | dict.fromkeys(models, name),
         "tokenizers": (params.read("tokenizers") if add else {}) | tokenizer,
         **{f"pretrain.{model}": values for model, values in models.items()},
-        "fewshot.models": [name] if objective["name"] == "causal" else [],
+        "fewshot.models": [],
         "finetune.training.optimizer.learning_rate": FINETUNING_RATE,
     }
 

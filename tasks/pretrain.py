@@ -28,6 +28,7 @@ from plm_core.training.callbacks.speed_monitor import bytes_per_position
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.lora import adapt, merge
+from plm_core.training.optimizer import above_blocks
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
@@ -175,7 +176,7 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
         start = checkpoint.load(Path(config.start.checkpoint)).model.state_dict()
         model.load_state_dict(grown(start, model.state_dict(), tokenizer))
         if config.lora:
-            adapt(model, config.lora)
+            adapt(model, config.lora, above_blocks(model))  # a head that the start lacks has to be learned
     elif model.config.initial_embeddings == "neighbours":
         begin_with_neighbours(model.tokens.weight, text, model.config.initializer_range)
     return model

@@ -45,7 +45,8 @@ def tokenizer(name: str) -> None:
                 raise UserError(f"{section}.{error}") from error
         with atomic_folder(target) as folder:
             (folder / made.file).write_bytes(made.data)
-        seen, unseen = sample(texts), sample(Texts(some_of(held_out, config.learned_bytes)[0]))
+        seen = sample(texts)
+        unseen = sample(Texts(some_of(held_out, config.learned_bytes)[0]))
         run.metrics |= asdict(measure(made, seen, unseen)) | {"learned_share": share}
         run.outputs.append(target)
         kind = "given" if config.given else config.kind

@@ -4,6 +4,7 @@ Shapes: O outputs, I inputs of a linear layer, r the rank.
 """
 
 import math
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -28,13 +29,13 @@ class Update(nn.Module):
         return weight + self.scale * self.b @ self.a
 
 
-def adapt(backbone: nn.Module, config: LoRAConfig) -> None:
+def adapt(backbone: nn.Module, config: LoRAConfig, also: Collection[str] = ()) -> None:
     """Freeze a model's weights and put an ``Update`` on the matrices of its blocks that ``config`` names, in place.
 
-    A pooler is trained together with the head after it: without next-sentence prediction it has never had a gradient.
+    The parameters ``also`` stay as they are, to be trained. A pooler is trained together with the head after it: without next-sentence prediction it has never had a gradient.
     """
     for name, parameter in backbone.named_parameters():
-        parameter.requires_grad_(name.startswith("pooler."))
+        parameter.requires_grad_(name.startswith("pooler.") or name in also)
     for name, layer in list(backbone.named_modules()):
         if isinstance(layer, nn.Linear) and name.startswith("blocks."):
             kind = "attention" if ".attention." in name else "feed_forward"

@@ -143,6 +143,8 @@ def unknown(content, known, place):
         "examples",
         "pairs",
         "pretrain",
+        "models",
+        "tokenizers",
         "paragraphs",
         "documents",
         "shares",

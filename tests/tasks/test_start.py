@@ -158,7 +158,11 @@ def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
     path = small.root / "params.yaml"
     params = yaml.safe_load(path.read_text())
     few = TRAINING | {"optimizer": {"learning_rate": 0.005, "warmup_steps": 5, "head_steps": 3}}
-    params["pretrain"]["theirs"] |= {"training": few, "row_length": 20, "lora": {"rank": 2, "alpha": 4}}
+    params["pretrain"]["theirs"] |= {
+        "training": few,
+        "row_length": 20,
+        "lora": {"rank": 2, "alpha": 4, "targets": ["attention", "feed_forward"]},
+    }
     params["pretrain"]["theirs-scratch"] |= {"training": few | {"compile": False}}
     params["pretrain"]["theirs-scratch"] |= {"model": {"context": 29, "width": 16}}
     params["clean"] = {}
@@ -175,6 +179,7 @@ def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
         if tensor.equal(loaded[1].model.state_dict()[name])
     }
     assert "tokens.weight" in same
+    assert "transform.weight" not in same
     assert not {"blocks.0.attention.qkv.weight", "blocks.1.down.weight"} & same
     text = (small.root / "artifacts/report/report.md").read_text()
     worth = text.split("## Was it worth it? theirs\n")[1].split("\n## ")[0]

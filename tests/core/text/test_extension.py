@@ -100,7 +100,7 @@ def test_a_model_with_new_pieces_is_written_for_transformers(start, tmp_path):
 
 @pytest.mark.parametrize("kind", ["bpe", "bytelevel", "wordpiece"])
 def test_a_tokenizer_that_is_not_published_is_refused(tokenizers, kind):
-    with pytest.raises(ValueError, match="extend: .* is no published WordPiece or byte-level BPE; expected extend: 0"):
+    with pytest.raises(ValueError, match=r"extend: .* is no published WordPiece or byte-level BPE; expected extend: 0"):
         extended(tokenizers[kind], CORPUS, 3)
 
 
