@@ -32,7 +32,8 @@ class Update(nn.Module):
 def adapt(backbone: nn.Module, config: LoRAConfig, also: Collection[str] = ()) -> None:
     """Freeze a model's weights and put an ``Update`` on the matrices of its blocks that ``config`` names, in place.
 
-    The parameters ``also`` stay as they are, to be trained. A pooler is trained together with the head after it: without next-sentence prediction it has never had a gradient.
+    The parameters ``also`` are trained themselves. A pooler is trained together with the head after it: without
+    next-sentence prediction it has never had a gradient.
     """
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_(name.startswith("pooler.") or name in also)
