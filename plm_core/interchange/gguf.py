@@ -204,12 +204,16 @@ def export_gguf(checkpoint_folder: Path, target: Path, precision: str) -> None:
         raise UserError(f"{checkpoint_folder}: has RoPE scaling, which is exported to transformers only: --to hf")
 
     # The tokenizer, with its own ids. A document begins with EOS, unless its publisher says otherwise.
-    weights, family = loaded.model.state_dict(), LLAMA
+    weights = loaded.model.state_dict()
+    family = LLAMA
     ids: dict[str, Any] = dict(ROLES)
     named: dict[str, Any] = {"add_bos_token": True}
+    name = JSON_FILE
     if isinstance(text, Published):
-        name, data = text.name, text.content
-        weights, model["vocab_size"] = theirs_of(weights, text), len(text.ours)
+        name = text.name
+        data = text.content
+        weights = theirs_of(weights, text)
+        model["vocab_size"] = len(text.ours)
         ids = {role: int(text.theirs[token]) for role, token in ROLES.items()}
         if config.published:
             theirs, files = config.published.config, config.published.files
@@ -219,7 +223,7 @@ def export_gguf(checkpoint_folder: Path, target: Path, precision: str) -> None:
             if template := files.get("chat_template.jinja"):
                 named["chat_template"] = template
     else:
-        name, data = JSON_FILE, written(tokenizer.tokenizer_json(text, family))
+        data = written(tokenizer.tokenizer_json(text, family))
     library: Any = opened(name, data).model
     sort = _sort(json.loads(library.to_str())) if name == JSON_FILE else None
     if sort is None:
@@ -231,7 +235,8 @@ def export_gguf(checkpoint_folder: Path, target: Path, precision: str) -> None:
     tokens = [f"[PAD{i}]" for i in range(model["vocab_size"])]
     types = [UNUSED] * len(tokens)
     for piece, i in library.get_vocab().items():
-        tokens[i], types[i] = piece, BYTE if kind == "llama" and piece in BYTES else NORMAL
+        tokens[i] = piece
+        types[i] = BYTE if kind == "llama" and piece in BYTES else NORMAL
     for i, added in library.get_added_tokens_decoder().items():
         types[i] = CONTROL if added.special else USER_DEFINED
     for role in ROLES:
