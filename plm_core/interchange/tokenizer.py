@@ -27,6 +27,9 @@ DESCRIBED = {
     "bytelevel": "byte-level BPE with every byte among its pieces",
 }
 """A description of each kind, for people."""
+CONTINUED = "{{ messages | map(attribute='content') | join('\\n') }}"
+"""A conversation for servers that need a template: a pretrained model continues the texts of its messages, a line
+each."""
 EXPECTED = (
     f"and {MODEL_FILE} is missing; expected one of them as `plm export` writes it: no other tokenizer can be read"
 )
@@ -85,7 +88,8 @@ def tokenizer_config(family: Family, context: int) -> dict[str, Any]:
     bos = family.marks.get("bos_token_id", BOS)
     names = {"pad": PAD, "unk": UNK, "bos": bos, "eos": EOS, "mask": MASK, "cls": CLS, "sep": SEP}
     segments = ["token_type_ids"] if family.segmented else []
-    return {f"{name}_token": PIECES[token] for name, token in names.items()} | {
+    chat = {"chat_template": CONTINUED} if family.objective == "causal" else {}
+    return {f"{name}_token": PIECES[token] for name, token in names.items()} | chat | {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
         "padding_side": family.padding_side,
