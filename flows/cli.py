@@ -18,7 +18,7 @@ from typer import Argument, Option
 
 from flows.outcome import UserError
 from plm_core.shared import paths, shell, stores
-from plm_core.shared.kinds import TOKENIZERS
+from plm_core.shared.kinds import TOKENIZERS, Formats
 from plm_core.shared.sampling import SamplingConfig
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
@@ -38,7 +38,6 @@ app.add_typer(tokenizer, name="tokenizer")
 
 Model = Annotated[str | None, Option(show_default="champion", help="Use this trained section, version or alias.")]
 Checkpoint = Annotated[Path | None, Option(metavar="DIR", help="Use the checkpoint in this folder instead of --model.")]
-Format = Literal["hf"]
 Kind = Annotated[list[str] | None, Option(show_default=", ".join(TOKENIZERS), help="Train this kind; can be repeated.")]
 Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisions.")]
@@ -512,14 +511,14 @@ def seen(
 
 @app.command()
 def export(
-    folder: Annotated[Path, Argument(metavar="DIR", help="Write into this folder, a new or an empty one.")],
-    to: Annotated[Format, Option(help="Write this format: Hugging Face transformers.")],
+    target: Annotated[Path, Argument(metavar="TARGET", help="Write this new or empty folder, or this new .gguf file.")],
+    to: Annotated[Formats, Option(help="Write a folder of Hugging Face transformers (hf), or a file for llama.cpp.")],
     model: Model = None,
     checkpoint: Checkpoint = None,
 ) -> None:
-    """Write a model as a folder that Hugging Face transformers loads."""
+    """Write a model for Hugging Face transformers, or for llama.cpp, Ollama and others that read GGUF."""
     with checkpoint_folder(model, checkpoint) as source:
-        task("export", folder.resolve(), checkpoint=source)
+        task("export", target.resolve(), to=to, checkpoint=source)
 
 
 PUBLISHED = "Read this: a folder of transformers, a .gguf file, package://NAME, or hf://OWNER/NAME[@REVISION]."

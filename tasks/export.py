@@ -6,20 +6,26 @@ from typing import Annotated
 from typer import Argument, Option
 
 from plm_core.interchange import export_hf
+from plm_core.interchange.gguf import export_gguf
+from plm_core.shared.kinds import Formats
 from tasks.runtime.stage import main
 
 
 def export(
-    target: Annotated[Path, Argument(metavar="DIR", help="Write into this folder, which must be new or empty.")],
+    target: Annotated[Path, Argument(metavar="TARGET", help="Write this new folder, or this new .gguf file.")],
     checkpoint: Annotated[Path, Option(help="Read the checkpoint in this folder.")],
+    to: Annotated[Formats, Option(help="Write this format.")] = "hf",
 ) -> None:
-    """Write a checkpoint as a Hugging Face transformers folder.
+    """Write a checkpoint as a Hugging Face transformers folder or a GGUF file.
 
     Raises:
-        UserError: the checkpoint is damaged or has no counterpart there, or ``target`` is not empty.
+        UserError: the checkpoint is damaged or has no counterpart there, or ``target`` is not new.
     """
-    export_hf(checkpoint, target)
-    print(f"{target}: written; its README.md says how to load it")
+    if to == "hf":
+        export_hf(checkpoint, target)
+    else:
+        export_gguf(checkpoint, target, to)
+    print(f"{target}: written{'; its README.md says how to load it' if (target / 'README.md').is_file() else ''}")
 
 
 if __name__ == "__main__":

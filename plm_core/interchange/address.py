@@ -14,7 +14,7 @@ from plm_core.shared.hub import require_hub
 
 HUB = "hf://"
 PACKAGE = "package://"
-READ = ["*.json", "*.txt", "*.md", "*.model", "*.safetensors", "1_Pooling/*"]
+READ = ["*.json", "*.txt", "*.md", "*.jinja", "*.model", "*.safetensors", "1_Pooling/*"]
 """The files of a repository that are downloaded: no code, no pickles, no other formats of the weights."""
 
 

@@ -80,7 +80,7 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
             f"{checkpoint_folder}: the architecture {config.architecture} cannot be exported to transformers; "
             f"expected one of {', '.join(FAMILIES)}"
         )
-    if not _computed(config.objective, family):
+    if not computed(config.objective, family):
         raise UserError(
             f"{checkpoint_folder}: is {config.architecture} trained with the {config.objective} objective, which has "
             f"no counterpart in transformers; expected the {family.objective} objective, as {family.model_class}"
@@ -190,7 +190,7 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
             raise UserError(f"{source}: the weights of {name} have shape {found}; expected {expected} by config.json")
         if not weights[name].is_floating_point() or not weights[name].isfinite().all():
             raise UserError(f"{source}: the weights of {name} are not all finite numbers")
-    if not _computed(objective, family):
+    if not computed(objective, family):
         raise UserError(
             f"{place}.{OWN}.objective: found {objective!r}; expected {family.objective}, or one that builds on it"
         )
@@ -221,7 +221,7 @@ def _texts(source: Path, tokenizer_file: str) -> dict[str, str]:
     found = {}
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source).as_posix()
-        if path.suffix in (".json", ".txt", ".md") and name not in left_out and path.stat().st_size < LARGEST:
+        if path.suffix in (".json", ".txt", ".md", ".jinja") and name not in left_out and path.stat().st_size < LARGEST:
             with contextlib.suppress(UnicodeDecodeError):
                 found[name] = path.read_bytes().decode()
     return found
@@ -289,7 +289,7 @@ def _write_pooling(folder: Path, loaded: checkpoint.Loaded) -> None:
     _write(folder / "sentence_bert_config.json", {"max_seq_length": sizes.context, "do_lower_case": False})
 
 
-def _computed(objective: str, family: Family) -> bool:
+def computed(objective: str, family: Family) -> bool:
     """Whether their class computes a model of this objective: the class is for this objective, or the objective builds
     on that one, as hybrid does on causal."""
     return objective in OBJECTIVES and issubclass(OBJECTIVES[objective], OBJECTIVES[family.objective])

@@ -27,6 +27,9 @@ DESCRIBED = {
     "bytelevel": "byte-level BPE with every byte among its pieces",
 }
 """A description of each kind, for people."""
+CONTINUED = "{{ messages | map(attribute='content') | join('\\n') }}"
+"""A conversation for servers that need a template: a pretrained model continues the texts of its messages, a line
+each."""
 EXPECTED = (
     f"and {MODEL_FILE} is missing; expected one of them as `plm export` writes it: no other tokenizer can be read"
 )
@@ -53,7 +56,7 @@ def tokenizer_json(tokenizer: Tokenizer, family: Family) -> dict[str, Any]:
             | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
             for i, piece in enumerate(PIECES)
         ],
-        "normalizer": {"type": "Sequence", "normalizers": [*_normal_form(), *last]},
+        "normalizer": {"type": "Sequence", "normalizers": [*NORMAL_FORM, *last]},
         "post_processor": _post_processor(family),
     }
 
@@ -69,7 +72,7 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
     theirs = parsed(path, path.read_bytes())
     steps = theirs.get("normalizer")
     steps = steps.get("normalizers") if isinstance(steps, dict) else None
-    last = steps[len(_normal_form()) :] if isinstance(steps, list) else []
+    last = steps[len(NORMAL_FORM) :] if isinstance(steps, list) else []
     own = theirs | {"normalizer": last[0] if last else None, "added_tokens": [], "post_processor": None}
     try:
         tokenizer = read_tokenizer(path, written(own))
@@ -85,7 +88,8 @@ def tokenizer_config(family: Family, context: int) -> dict[str, Any]:
     bos = family.marks.get("bos_token_id", BOS)
     names = {"pad": PAD, "unk": UNK, "bos": bos, "eos": EOS, "mask": MASK, "cls": CLS, "sep": SEP}
     segments = ["token_type_ids"] if family.segmented else []
-    return {f"{name}_token": PIECES[token] for name, token in names.items()} | {
+    chat = {"chat_template": CONTINUED} if family.objective == "causal" else {}
+    return {f"{name}_token": PIECES[token] for name, token in names.items()} | chat | {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
         "padding_side": family.padding_side,
@@ -99,10 +103,37 @@ def _replace(old: str, new: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
-def _normal_form() -> list[dict[str, Any]]:
-    """The steps of ``normalize``, in order."""
-    pairs = [("\r\n", "\n"), ("\r", "\n"), ("\0", ""), (WORD_BOUNDARY, "_")]
-    return [*(_replace(old, new) for old, new in pairs), {"type": "NFC"}]
+NORMAL_FORM = [
+    *(_replace(old, new) for old, new in (("\r\n", "\n"), ("\r", "\n"), ("\0", ""), (WORD_BOUNDARY, "_"))),
+    {"type": "NFC"},
+]
+"""The steps of ``normalize``, in order."""
+
+
+def divisions(pieces: Sequence[str]) -> list[tuple[str, str]]:
+    """The merges of sentencepiece: it joins neighbours whose joined piece ranks highest, so every division of a piece
+    into two pieces is one, in the order of ``pieces``."""
+    known = set(pieces)
+    divided = ((piece[:i], piece[i:]) for piece in pieces for i in range(1, len(piece)))
+    return [parts for parts in divided if known.issuperset(parts)]
+
+
+def marking(prefix: bool) -> list[dict[str, Any]]:
+    """How sentencepiece marks spaces; with ``prefix`` there is one before the text."""
+    return [*([{"type": "Prepend", "prepend": WORD_BOUNDARY}] if prefix else []), _replace(" ", WORD_BOUNDARY)]
+
+
+def of_pieces(model: dict[str, Any], split: dict[str, Any] | None = None, prefix: bool = False) -> dict[str, Any]:
+    """A file of the library that treats texts like sentencepiece."""
+    mark = marking(prefix)
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+    decoders = [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]
+    return EMPTY | {
+        "normalizer": {"type": "Sequence", "normalizers": mark} if prefix else mark[0],
+        "pre_tokenizer": split,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": model,
+    }
 
 
 def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
@@ -113,9 +144,7 @@ def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
     known = set(learned)
     split = None
     if tokenizer.kind == "bpe":
-        # sentencepiece joins neighbours whose joined piece ranks highest, so every division of a piece is a merge.
-        divided = ((piece[:i], piece[i:]) for piece in learned for i in range(1, len(piece)))
-        model = bpe(pieces, (parts for parts in divided if known.issuperset(parts)), PIECES[UNK])
+        model = bpe(pieces, divisions(learned), PIECES[UNK])
     else:
         # No text can spell a special piece: it scores lower than any segmentation into characters. That is not enough
         # where one of its characters has no piece of its own; but such a character is always spelled in bytes, so that
@@ -130,13 +159,7 @@ def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
         if alone := sorted({c for piece in given for c in piece} - known - {"\n"}):
             pattern = {"Regex": f"[{''.join(re.escape(c) for c in alone)}]"}
             split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-    decoders = [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
-    return EMPTY | {
-        "normalizer": _replace(" ", WORD_BOUNDARY),
-        "pre_tokenizer": split,
-        "decoder": {"type": "Sequence", "decoders": decoders},
-        "model": model,
-    }
+    return of_pieces(model, split)
 
 
 def _post_processor(family: Family) -> dict[str, Any]:
