@@ -192,3 +192,46 @@ def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
     evidence = small.root / "artifacts/evidence"
     assert rules.for_evidence(evidence / "theirs").tasks() == ["next/score", "own-pairs/score"]
     assert rules.for_evidence(evidence / "theirs", evidence / "theirs-published").tasks() == ["next/score"]
+
+def test_a_start_goes_on_with_new_pieces_of_the_text(small):
+    """Made by the stage; new rows begin as means, and a start with another tokenizer is still refused."""
+    published.write("llama", small.root / "theirs")
+    said, _ = small.run("tasks.import_", "theirs", "--name", "mine")
+    section, given = said.split("add to its section of params.yaml:\n")[1].split(
+        "and its tokenizer, a section of tokenizers that `models` names:\n"
+    )
+    path = small.root / "params.yaml"
+    params = yaml.safe_load(path.read_text())
+    params["pretrain"]["gpt"] |= yaml.safe_load(section)
+    params["pretrain"]["gpt"]["training"]["optimizer"] = STILL
+    params["tokenizers"] = {"mine": yaml.safe_load(given)["mine"] | {"extend": 9}}
+    params["models"] = {"gpt": "mine"}
+    path.write_text(yaml.safe_dump(params))
+    for command in (["check"], ["tokenizer", "mine"], ["pack", "mine"], ["pretrain", "gpt"], ["evaluate", "gpt"]):
+        small.run(f"tasks.{command[0]}", *command[1:])
+    before = checkpoint.load(small.root / "artifacts/imported/mine")
+    after = checkpoint.load(small.root / "artifacts/models/gpt")
+    old, new = before.tokenizer, after.tokenizer
+    assert new.vocab_size == old.vocab_size + 9
+    weights = after.model.state_dict()
+    for name in ("tokens.weight", "unembed.weight"):
+        assert torch.equal(weights[name][: old.vocab_size], before.model.state_dict()[name])
+        for token, parts in enumerate(new.parts, old.vocab_size):
+            assert torch.equal(weights[name][token], weights[name][parts].mean(0))
+    # The one that was made may be given, and is accepted with the same start; what is larger than the text is not.
+    made = small.root / "made/tokenizer.published.json"
+    made.parent.mkdir()
+    made.write_bytes(new.data)
+    small.change(tokenizers__mine={"given": {"file": "made/tokenizer.published.json", "sha256": new.sha256}})
+    small.run("tasks.check")
+    small.change(tokenizers__mine__extend=99999)
+    error = small.refused("tasks.tokenizer", "mine")
+    assert error.startswith("error: tokenizers.mine.extend: 99999 is more than this corpus supports; expected at most ")
+    published.write("gpt2", small.root / "others")
+    small.run("tasks.import_", "others", "--name", "other")
+    other = (small.root / "artifacts/imported/other/tokenizer.published.json").read_bytes()
+    assert other != old.data
+    small.change(
+        tokenizers__mine={"given": {"file": "artifacts/imported/other/tokenizer.published.json", "sha256": "0f"}}
+    )
+    assert "artifacts/imported/mine was made with another tokenizer" in small.run("tasks.check", code=2)[1]

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 import shutil
+from collections import Counter
 
 import pytest
 
@@ -11,7 +13,15 @@ from plm_core.text.special import UNK
 from plm_core.text.tokenizer import NOT_LEARNED
 from plm_core.text.tokenizers import open_tokenizer
 
-NUMBERS = ["vocab_size", "bytes_per_token", "fertility", "unknown_rate", "rare_share", "unused_share"]
+NUMBERS = [
+    "vocab_size",
+    "bytes_per_token",
+    "fertility",
+    "fragmented_share",
+    "unknown_rate",
+    "rare_share",
+    "unused_share",
+]
 
 
 def texts(project, split):
@@ -84,6 +94,20 @@ def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
     assert "flatter it" in table
     assert "unigram" not in table
     assert built.files() == before
+
+
+def test_a_given_tokenizer_is_measured_with_the_words_that_cost_it_most(built):
+    out, _ = built.run("tasks.compare_tokenizers", "--given", "artifacts/tokenizers/own", "--json")
+    row = json.loads(out)["tokenizers"][0]
+    own = built.metrics("tokenizer-own")
+    assert {name: row[name] for name in NUMBERS} | {"learned_share": 1.0} == own
+    tokenizer, train = open_tokenizer(built.root / "artifacts/tokenizers/own"), " ".join(texts(built, "train"))
+    counts = Counter(re.findall(r"[^\W\d_]+", train))
+    cost = {word: n * (len(tokenizer.encode(f" {word}")) - 1) for word, n in counts.items()}
+    assert row["costly"]
+    assert [cost[item["word"]] for item in row["costly"]] == sorted(cost.values(), reverse=True)[: len(row["costly"])]
+    assert all(item["times"] == counts[item["word"]] for item in row["costly"])
+    assert "found no tokenizer; expected sizes to train, or --given" in built.refused("tasks.compare_tokenizers")
 
 
 def test_a_sample_is_trained_on_where_it_is_asked_for(built):

@@ -21,6 +21,8 @@ def test_the_numbers_are_those_of_counting(tokenizers, documents, kind):
     assert found.fertility == len(ids) / 8
     assert found.unknown_rate == ids.count(UNK) / len(ids)
     assert (found.unknown_rate > 0) == (kind == "wordpiece")
+    spelled = [tokenizer.encode(f" {word}") for word in ("Kasi", "so", "lobitumo", "so", "ba", "bala", "漢")]
+    assert found.fragmented_share == sum(len(ids) > 1 or UNK in ids for ids in spelled) / 7
     counts = Counter(i for text in trained_on for i in tokenizer.encode(text))
     entries = range(len(PIECES), 307)
     assert found.rare_share == pytest.approx(sum(counts[i] < RARE for i in entries) / 300)
