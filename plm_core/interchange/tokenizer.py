@@ -89,14 +89,18 @@ def tokenizer_config(family: Family, context: int) -> dict[str, Any]:
     names = {"pad": PAD, "unk": UNK, "bos": bos, "eos": EOS, "mask": MASK, "cls": CLS, "sep": SEP}
     segments = ["token_type_ids"] if family.segmented else []
     chat = {"chat_template": CONTINUED} if family.objective == "causal" else {}
-    return {f"{name}_token": PIECES[token] for name, token in names.items()} | chat | {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": context,
-        "padding_side": family.padding_side,
-        "model_input_names": ["input_ids", *segments, "attention_mask"],
-        "split_special_tokens": True,
-        "clean_up_tokenization_spaces": False,
-    }
+    return (
+        {f"{name}_token": PIECES[token] for name, token in names.items()}
+        | chat
+        | {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": context,
+            "padding_side": family.padding_side,
+            "model_input_names": ["input_ids", *segments, "attention_mask"],
+            "split_special_tokens": True,
+            "clean_up_tokenization_spaces": False,
+        }
+    )
 
 
 def _replace(old: str, new: str) -> dict[str, Any]:
