@@ -217,7 +217,7 @@ def _own_tokenizer(source: Path, family: Family, theirs: dict[str, Any]) -> Toke
 
 def _texts(source: Path, tokenizer_file: str) -> dict[str, str]:
     """The text files beside weights and configuration, without other forms of the tokenizer."""
-    left_out = {tokenizer_file, checkpoint.CONFIG_FILE, "vocab.txt", "vocab.json", "merges.txt"}
+    left_out = {tokenizer_file, checkpoint.CONFIG_FILE, "vocab.json", "merges.txt"}
     found = {}
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source).as_posix()
@@ -248,8 +248,17 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, targ
     for name, tensor in tensors.items():
         file = published.tensors[names[name]][0] if name in names else checkpoint.WEIGHTS_FILE
         files.setdefault(file, {})[names.get(name, name)] = tensor.to(kinds.get(name)) if exact else tensor
-    # Their configuration, with the sizes that training may change, such as a longer context.
+    # What their class computes itself, and older folders hold: positions, and causal masks.
     config = published.config
+    for name, (file, kind) in published.tensors.items():
+        if name.endswith("embeddings.position_ids"):
+            buffer = torch.arange(config["max_position_embeddings"])[None]
+        elif name.endswith(".attn.bias"):
+            buffer = torch.ones(2 * [config["n_positions"]]).tril()[None, None]
+        else:
+            continue
+        files.setdefault(file, {})[name] = buffer.to(getattr(torch, kind))
+    # Their configuration, with the sizes that training may change, such as a longer context.
     before = family.their_config(family.our_config(config, checkpoint.CONFIG_FILE))
     after = family.their_config(asdict(loaded.model.config) | {"vocab_size": len(text.ours)})
     config = config | {key: value for key, value in after.items() if before[key] != value}

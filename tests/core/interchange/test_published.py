@@ -8,6 +8,7 @@ import sentencepiece
 import torch
 import transformers
 from published import FOLDERS, gpt2, texts, write
+from safetensors.torch import load_file, save_file
 
 from plm_core import checkpoint
 from plm_core.config import UserError
@@ -170,6 +171,26 @@ def test_what_a_model_lacks_is_drawn_alike_each_time(published, tmp_path):
     folder, _, ours = published
     torch.manual_seed(99)
     assert import_hf(folder, tmp_path / "again") == ours.digest
+
+
+@pytest.mark.parametrize("paper", ["bert", "roberta", "gpt2"])
+def test_what_older_folders_hold_besides_comes_back(tmp_path, paper):
+    """Buffers, which transformers computes itself, and ``vocab.txt`` beside ``tokenizer.json``."""
+    write(paper, tmp_path / "theirs")
+    path = tmp_path / "theirs/model.safetensors"
+    tensors = load_file(path)
+    if paper == "gpt2":
+        for i in range(2):
+            tensors[f"transformer.h.{i}.attn.bias"] = torch.ones(40, 40).tril().to(torch.uint8)[None, None]
+    else:
+        tensors[f"{paper}.embeddings.position_ids"] = torch.arange(40 if paper == "bert" else 42)[None]
+        (tmp_path / "theirs/vocab.txt").write_text("[PAD]\n[UNK]\n")
+    save_file(tensors, path, {"format": "pt"})
+    import_hf(tmp_path / "theirs", tmp_path / "ours")
+    export_hf(tmp_path / "ours", tmp_path / "again")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "again").iterdir() if p.name != "config.json"} == {
+        p.name: p.read_bytes() for p in (tmp_path / "theirs").iterdir() if p.name != "config.json"
+    }
 
 
 def test_a_context_that_has_grown_in_training_is_written(tmp_path):

@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 from plm_core import checkpoint
 from plm_core.interchange import import_hf
 from plm_core.interchange.address import opened
+from plm_core.interchange.gguf import export_gguf
 from plm_core.text.special import CLS, SEP
 
 
@@ -72,3 +73,6 @@ def test_smollm2(tmp_path):
     found = ours.model.logits(ours.model.read(ids))[..., known]
     # Logits reach 35.
     torch.testing.assert_close(found, expected.logits, rtol=1e-5, atol=1e-4)
+    export_gguf(tmp_path / "ours", tmp_path / "out.gguf", "gguf-f32")
+    _, again = read(str(tmp_path / "out.gguf"), tmp_path / "again")
+    torch.testing.assert_close(again.model.logits(again.model.read(ids))[..., known], found, rtol=0, atol=0)
