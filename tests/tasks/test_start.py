@@ -193,6 +193,7 @@ def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
     assert rules.for_evidence(evidence / "theirs").tasks() == ["next/score", "own-pairs/score"]
     assert rules.for_evidence(evidence / "theirs", evidence / "theirs-published").tasks() == ["next/score"]
 
+
 def test_a_start_goes_on_with_new_pieces_of_the_text(small):
     """Made by the stage; new rows begin as means, and a start with another tokenizer is still refused."""
     published.write("llama", small.root / "theirs")
