@@ -90,6 +90,13 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     if names := differing(loaded.model.config, back):
         raise UserError(f"{checkpoint_folder}: has {listed(names)}, which a {family.model_class} cannot have")
 
+    if isinstance(text := loaded.tokenizer, Published):  # trained from scratch with a published tokenizer
+        pieces = [None if token is None else text.library.piece(token) for token in text.special]
+        settings = json.dumps(tokenizer.tokenizer_config(family, sizes["context"], pieces), indent=2)
+        theirs = family.their_config(sizes | {"vocab_size": len(text.ours)}) | {"dtype": "float32"}
+        _export_published(loaded, PublishedModel("", theirs, {"tokenizer_config.json": settings}, {}), target)
+        return
+
     # The folder. What their configuration has no key for is kept beside it, for the way back.
     weights = family.to_theirs(loaded.model.state_dict(), sizes)
     likelihood = OBJECTIVES[config.objective].likelihood

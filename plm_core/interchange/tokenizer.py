@@ -83,14 +83,14 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_config(family: Family, context: int) -> dict[str, Any]:
-    """The content of ``tokenizer_config.json``."""
+def tokenizer_config(family: Family, context: int, pieces: Sequence[str | None] = PIECES) -> dict[str, Any]:
+    """The content of ``tokenizer_config.json``; ``pieces`` are the special tokens, None for one that is lacking."""
     bos = family.marks.get("bos_token_id", BOS)
     names = {"pad": PAD, "unk": UNK, "bos": bos, "eos": EOS, "mask": MASK, "cls": CLS, "sep": SEP}
     segments = ["token_type_ids"] if family.segmented else []
     chat = {"chat_template": CONTINUED} if family.objective == "causal" else {}
     return (
-        {f"{name}_token": PIECES[token] for name, token in names.items()}
+        {f"{name}_token": pieces[token] for name, token in names.items() if pieces[token]}
         | chat
         | {
             "tokenizer_class": "PreTrainedTokenizerFast",

@@ -71,17 +71,36 @@ def test_a_trained_model_is_written_for_transformers_too(published, tmp_path):
     trained = {name: tensor + 0.01 * torch.randn_like(tensor) for name, tensor in ours.model.state_dict().items()}
     facts = vars(ours.config) | {"step": 5}
     checkpoint.save(tmp_path / "trained", trained, ours.tokenizer, checkpoint.CheckpointConfig(**facts))
-    export_hf(tmp_path / "trained", tmp_path / "theirs")
-    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
-    model, info = getattr(transformers, config["architectures"][0]).from_pretrained(
-        tmp_path / "theirs", output_loading_info=True
-    )
+    same_in_transformers(tmp_path / "trained", tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("paper", ["bert", "gpt2", "llama-tied"])
+def test_a_model_from_scratch_with_a_published_tokenizer_is_written_for_transformers_too(paper, tmp_path):
+    write(paper, tmp_path / "published")
+    import_hf(tmp_path / "published", tmp_path / "imported")
+    ours = checkpoint.load(tmp_path / "imported")
+    facts = vars(ours.config) | {"step": 5, "published": None}
+    described = checkpoint.CheckpointConfig(**facts)
+    checkpoint.save(tmp_path / "scratch", ours.model.state_dict(), ours.tokenizer, described)
+    same_in_transformers(tmp_path / "scratch", tmp_path / "theirs")
+    library = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    for text in texts(99):
+        theirs = library(text, add_special_tokens=False)["input_ids"]
+        assert [int(ours.tokenizer.theirs[i]) for i in ours.tokenizer.encode(text)] == theirs, text
+
+
+def same_in_transformers(folder, target):
+    """Export a checkpoint: transformers finds every weight, and computes the same states."""
+    export_hf(folder, target)
+    ours = checkpoint.load(folder)
+    config = json.loads((target / "config.json").read_text())
+    model, info = getattr(transformers, config["architectures"][0]).from_pretrained(target, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     rows = torch.arange(len(PIECES), len(PIECES) + T)[None]
     with torch.no_grad():
         found = model.eval()(torch.from_numpy(ours.tokenizer.theirs)[rows], output_hidden_states=True).hidden_states[-1]
-        expected = checkpoint.load(tmp_path / "trained").model.encode(rows)
+        expected = ours.model.encode(rows)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
