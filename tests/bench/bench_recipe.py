@@ -60,7 +60,7 @@ DEFAULT = 5e-5
 RATES = (DEFAULT, 1e-3, 2e-3, 4e-3)
 WARM = 20
 """Steps by which the peer's speed is measured."""
-VOCABULARY = params.read("tokenizer.vocab_size")
+VOCABULARY = params.read("tokenizers.own.vocab_size")
 
 
 @dataclass(frozen=True)

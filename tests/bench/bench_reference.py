@@ -51,7 +51,7 @@ def pretraining(layers: int, width: int, context: int, rate: float, steps: int, 
 
 
 SETTINGS: dict[str, Any] = {
-    "models": ["llama", "modernbert", "gpt", "roberta", "xlnet"],
+    "models": dict.fromkeys(["llama", "modernbert", "gpt", "roberta", "xlnet"], "own"),
     "split": {"valid": 0.02, "test": 0.03},
     "pretrain": {
         "llama": recipe_for("60 core-minutes", "llama", "pretrain.llama"),
@@ -134,7 +134,7 @@ def likelihoods() -> Iterator[list[str]]:
     read = joined(train)
     found = ((bits_after(read, text), len(text)) for text in map(joined, sources.values()))
     yield ["PPMd, order 16", *(f"{bits / size:.3f}" for bits, size in found)]
-    for name in ("ngram", *SETTINGS["models"]):
+    for name in ("ngram-own", *SETTINGS["models"]):
         measured = read_likelihood(EVIDENCE / name / LIKELIHOOD)
         places = {each: place for place, each in enumerate(measured.names)}
         chosen = (measured.results.take(np.array([places[d.id] for d in some])) for some in sources.values())
@@ -153,7 +153,7 @@ def scores(models: list[str]) -> Iterator[list[str]]:
     """What each model scores, and gains over itself without pretraining and over words; of pairs, over the 5-gram."""
     yield ["model", "task", "score", "pretrained", "untrained", "gain", "p", "words, 5-gram", "gain", "p"]
     for model in models:
-        sides = (PROJECT / "artifacts/untrained-evidence" / model, EVIDENCE / "tfidf", EVIDENCE / "ngram")
+        sides = (PROJECT / "artifacts/untrained-evidence" / model, EVIDENCE / "tfidf", EVIDENCE / "ngram-own")
         before, words, counted = (compare((side, EVIDENCE / model), ("other", model)) for side in sides)
         pairs = zip([*before.tasks, before.averages[0]], [*words.tasks, words.averages[0]], strict=True)
         yield from ([model, one.name, one.score, told(one.second), *gain(one), *gain(two)] for one, two in pairs)
@@ -185,7 +185,7 @@ if __name__ == "__main__":
     parser.add_argument("--wikitext", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--blimp", type=Path, required=True, metavar="FILE")
     given = parser.parse_args()
-    names = SETTINGS["models"]
+    names = list(SETTINGS["models"])
     prepare(given.glue, given.wikitext, given.blimp)
     run("flows.cli", "run")
     for name in names:

@@ -32,7 +32,7 @@ from plm_core.files import sha256_path
 
 OUT = Path("artifacts/bench/scale.json")
 PROJECT = Path("artifacts/bench/scale")
-STAGES = {"ingest": ["planted"], "clean": [], "deduplicate": [], "tokenizer": [], "pack": []}
+STAGES = {"ingest": ["planted"], "clean": [], "deduplicate": [], "tokenizer": ["own"], "pack": ["own"]}
 RAW, SPLITS = PROJECT / "artifacts/corpus/raw", PROJECT / "artifacts/corpus/splits"
 FILE_BYTES = 32_000_000
 PARAGRAPH = 100

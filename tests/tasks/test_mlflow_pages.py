@@ -30,7 +30,7 @@ def pages(small, server, monkeypatch):
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(small.root / ".dvc-site"))
     section = yaml.safe_load((small.root / "params.yaml").read_text())["pretrain"]["gpt"]
     other = section | {"model": section["model"] | {"layers": 1}}
-    small.change(models=["gpt", "shallow"], pretrain__shallow=other, evaluate__prompts=[PROMPT])
+    small.change(models={"gpt": "own", "shallow": "own"}, pretrain__shallow=other, evaluate__prompts=[PROMPT])
     small.reproduce()
     for name in ("gpt", "shallow"):
         small.run("tasks.pretrain", name, PLM_TRACKING="on")

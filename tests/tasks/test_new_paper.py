@@ -23,7 +23,7 @@ PROMOTION = {
 def test_a_new_paper_goes_all_the_way(small):
     section = {"architecture": "electra", "objective": {"name": "replaced"}, "model": MODEL, "training": TRAINING}
     small.change(
-        models=["gpt", "electra"],
+        models={"gpt": "own", "electra": "own"},
         pretrain__electra=section | {"valid_windows": 5},
         finetune__tasks=["sotu-era"],
         finetune__seeds=[1],
@@ -70,7 +70,7 @@ def test_a_decoder_goes_from_text_to_a_score(small, objective):
     """LLaMA and GPT-BERT."""
     model = {"context": 29, "layers": 2, "heads": 4, "width": 24, "kv_heads": 2, "rope_base": 500.0}
     small.change(
-        models=["gpt", "llama"],
+        models={"gpt": "own", "llama": "own"},
         pretrain__llama={"architecture": "llama", "objective": objective, "model": model}
         | {"training": MUON, "valid_windows": 5},
     )
@@ -88,7 +88,7 @@ def test_an_encoder_goes_from_text_to_a_classifier(small):
     objective = {"name": "masked", "rate": 0.3, "packing": "documents"}
     section = {"architecture": "modernbert", "objective": objective, "model": model, "training": MUON}
     small.change(
-        models=["gpt", "modernbert"],
+        models={"gpt": "own", "modernbert": "own"},
         pretrain__modernbert=section | {"valid_windows": 5},
         finetune__tasks=["sotu-era"],
         finetune__seeds=[1],

@@ -30,7 +30,7 @@ def test_passages_of_the_corpus_are_searched_compared_and_on_the_page(small):
     assert head == {"task": "passages", "labels": [], "pooling": "mean"}
     small.run("tasks.report")
     page = (small.root / "artifacts/report/report.md").read_text().replace("\\", "")
-    for figure in ("passages: ndcg_at_10", "mrr_at_10", "recall_at_10", "score_untrained"):
+    for figure in ("passages: ndcg_at_10", "mrr at 10", "recall at 10", "score untrained"):
         assert figure in page
     assert small.metrics("baseline-passages")["examples"] == metrics["examples"]
 

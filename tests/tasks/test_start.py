@@ -228,7 +228,7 @@ def test_a_start_goes_on_with_new_pieces_of_the_text(small):
     small.change(tokenizers__mine__extend=99999)
     error = small.refused("tasks.tokenizer", "mine")
     assert error.startswith("error: tokenizers.mine.extend: 99999 is more than this corpus supports; expected at most ")
-    published.write("gpt2", small.root / "others")
+    published.write("roberta", small.root / "others")
     small.run("tasks.import_", "others", "--name", "other")
     other = (small.root / "artifacts/imported/other/tokenizer.published.json").read_bytes()
     assert other != old.data

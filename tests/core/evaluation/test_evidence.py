@@ -26,7 +26,7 @@ def put(tmp_path):
 
 def test_files_are_found_by_task_with_their_seeds_in_order(put, tmp_path):
     for name in ("b.10.csv", "b.2.csv", "a-b_c.1.csv", "likelihood.csv", "cost.csv", "old.csv", "x.y.csv", "z.1.txt"):
-        put(name, [])
+        put(name, ["1,x,m,yes,no,0.75,accuracy,r"])
     found = {task: [path.name for path in files] for task, files in task_files(tmp_path).items()}
     assert found == {"a-b_c": ["a-b_c.1.csv"], "b": ["b.2.csv", "b.10.csv"]}
 
