@@ -24,25 +24,22 @@ def tokenizer(name: str) -> None:
     with stage(f"tokenizer-{name}", [section], [corpus, held_out]) as run:
         pieces, share = some_of(corpus, config.learned_bytes)
         texts = Texts(pieces)
-        if config.given:
-            made = open_tokenizer(Path(config.given.file))
-            share = share if config.extend else 0.0
-            if made.sha256 != config.given.sha256:
-                raise UserError(
-                    f"{section}.given.sha256: {config.given.file} is {made.sha256}; expected {config.given.sha256}"
-                )
-            if config.extend:
-                from plm_core.text.extension import extended  # with torch
+        try:
+            if config.given:
+                made = open_tokenizer(Path(config.given.file))
+                share = share if config.extend else 0.0
+                if made.sha256 != config.given.sha256:
+                    raise ValueError(
+                        f"given.sha256: {config.given.file} is {made.sha256}; expected {config.given.sha256}"
+                    )
+                if config.extend:
+                    from plm_core.text.extension import extended  # with torch
 
-                try:
                     made = read_tokenizer(target / made.file, extended(made, texts, config.extend))
-                except ValueError as error:
-                    raise UserError(f"{section}.{error}") from error
-        else:
-            try:
+            else:
                 made = read_tokenizer(target, train_tokenizer(texts, config))
-            except ValueError as error:
-                raise UserError(f"{section}.{error}") from error
+        except ValueError as error:
+            raise UserError(f"{section}.{error}") from error
         with atomic_folder(target) as folder:
             (folder / made.file).write_bytes(made.data)
         seen = sample(texts)

@@ -72,8 +72,8 @@ class CheckpointConfig:
     @property
     def predicts(self) -> bool:
         """Whether what it predicts was learned: False for a published model whose head for that was drawn, as it is."""
-        untrained = self.step == 0 and self.published is not None
-        return not (untrained and self.published and any(part.startswith(HEAD) for part in self.published.lacking))
+        drawn = self.published.lacking if self.published and self.step == 0 else []
+        return not any(part.startswith(HEAD) for part in drawn)
 
 
 def read_description(folder: Path) -> CheckpointConfig:

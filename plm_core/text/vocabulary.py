@@ -64,7 +64,7 @@ def measure(tokenizer: Tokenizer, trained_on: Sequence[str], held_out: Sequence[
     count = max(1, sum(map(len, found)))
     entries = seen[len(PIECES) :]
     words = _words(held_out)
-    divided = sum(words[word] for word, _ in costly_words(tokenizer, held_out, len(words)))
+    divided = sum(words[word] for word in _costs(tokenizer, words))
     return Vocabulary(
         vocab_size=tokenizer.vocab_size,
         bytes_per_token=sum(len(text.encode()) for text in held_out) / count,
@@ -102,16 +102,22 @@ def costly_words(tokenizer: Tokenizer, texts: Iterable[str], most: int = 8) -> l
     """Words, and how often they occur, for which a text needs the most tokens more than one; an unknown word counts as
     one for each of its letters."""
     counts = _words(texts)
-    costs: dict[str, int] = {}
-    for word, ids in zip(counts, tokenizer.encode_batch([f" {word}" for word in counts]), strict=True):
-        if more := (len(word) if UNK in ids else len(ids) - 1):
-            costs[word] = counts[word] * more
+    costs = _costs(tokenizer, counts)
     return [(word, counts[word]) for word in sorted(costs, key=lambda word: (-costs[word], word))[:most]]
 
 
 def split(tokenizer: Tokenizer, word: str) -> str:
     """The pieces of a word within a sentence, for people to read: ``▁ap propri ation``."""
     return " ".join(tokenizer.piece(token) for token in tokenizer.encode(f" {word}"))
+
+
+def _costs(tokenizer: Tokenizer, counts: Counter[str]) -> dict[str, int]:
+    """The tokens more than one for all occurrences of each word that is several tokens or unknown."""
+    costs: dict[str, int] = {}
+    for word, ids in zip(counts, tokenizer.encode_batch([f" {word}" for word in counts]), strict=True):
+        if more := (len(word) if UNK in ids else len(ids) - 1):
+            costs[word] = counts[word] * more
+    return costs
 
 
 def _words(texts: Iterable[str]) -> Counter[str]:

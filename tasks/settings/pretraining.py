@@ -96,7 +96,7 @@ def require_start(config: PretrainConfig, starts: Collection[str], section: str)
     theirs = read_description(folder)
     if starts and theirs.tokenizer_sha256 not in starts:
         raise UserError(
-            f"{where} was made with another tokenizer; expected in section tokenizer: "
+            f"{where} was made with another tokenizer; expected in its section of tokenizers: "
             f"given: {{file: {open_tokenizer(folder).path}, sha256: {theirs.tokenizer_sha256}}}"
         )
     if config.architecture != theirs.architecture:

@@ -18,6 +18,13 @@ STILL = {"learning_rate": 1e-30, "warmup_steps": 1, "weight_decay": 0.0}
 """Steps so short that they change no digit leave the weights as they were at the start."""
 
 
+def imported(small, folder):
+    """Import a folder as ``mine``; what the command says to add to the model's section, and to ``tokenizers``."""
+    said, _ = small.run("tasks.import_", folder, "--name", "mine")
+    parts = said.split("add to its section of params.yaml:\n")[1]
+    return map(yaml.safe_load, parts.split("and its tokenizer, a section of tokenizers that `models` names:\n"))
+
+
 @pytest.fixture
 def start(small):
     """The section ``start`` for the checkpoint of the built project, kept elsewhere."""
@@ -90,14 +97,11 @@ def test_a_checkpoint_with_another_tokenizer_is_refused(small, start):
 def test_what_the_import_prints_is_a_section_that_starts_from_it(small):
     """The sizes too, of which not all have a shape."""
     small.run("tasks.export", "exported", "--checkpoint", "artifacts/models/gpt")
-    said, _ = small.run("tasks.import_", "exported", "--name", "mine")
-    section, given = said.split("add to its section of params.yaml:\n")[1].split(
-        "and its tokenizer, a section of tokenizers that `models` names:\n"
-    )
+    section, given = imported(small, "exported")
     path = small.root / "params.yaml"
     params = yaml.safe_load(path.read_text())
-    params["pretrain"]["gpt"] |= yaml.safe_load(section)
-    params["tokenizers"] = yaml.safe_load(given)
+    params["pretrain"]["gpt"] |= section
+    params["tokenizers"] = given
     params["models"]["gpt"] = "mine"
     path.write_text(yaml.safe_dump(params))
     small.run("tasks.check")
@@ -124,14 +128,11 @@ def test_a_tokenizer_of_any_kind_may_be_given(small, tokenizers, kind):
 def test_a_published_model_goes_on_with_its_own_tokenizer(small, paper, model):
     """From its folder to evidence: likelihood, a fine-tuning, and a folder that transformers loads."""
     published.write(paper, small.root / "theirs")
-    said, _ = small.run("tasks.import_", "theirs", "--name", "mine")
-    section, given = said.split("add to its section of params.yaml:\n")[1].split(
-        "and its tokenizer, a section of tokenizers that `models` names:\n"
-    )
+    section, given = imported(small, "theirs")
     path = small.root / "params.yaml"
     params = yaml.safe_load(path.read_text())
-    params["pretrain"][model] |= yaml.safe_load(section)
-    params["tokenizers"] = yaml.safe_load(given)
+    params["pretrain"][model] |= section
+    params["tokenizers"] = given
     params["models"] = {model: "mine"}
     params["fewshot"]["models"] = [name for name in ("gpt",) if name == model]
     if paper == "roberta":
@@ -197,15 +198,12 @@ def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
 def test_a_start_goes_on_with_new_pieces_of_the_text(small):
     """Made by the stage; new rows begin as means, and a start with another tokenizer is still refused."""
     published.write("llama", small.root / "theirs")
-    said, _ = small.run("tasks.import_", "theirs", "--name", "mine")
-    section, given = said.split("add to its section of params.yaml:\n")[1].split(
-        "and its tokenizer, a section of tokenizers that `models` names:\n"
-    )
+    section, given = imported(small, "theirs")
     path = small.root / "params.yaml"
     params = yaml.safe_load(path.read_text())
-    params["pretrain"]["gpt"] |= yaml.safe_load(section)
+    params["pretrain"]["gpt"] |= section
     params["pretrain"]["gpt"]["training"]["optimizer"] = STILL
-    params["tokenizers"] = {"mine": yaml.safe_load(given)["mine"] | {"extend": 9}}
+    params["tokenizers"] = {"mine": given["mine"] | {"extend": 9}}
     params["models"] = {"gpt": "mine"}
     path.write_text(yaml.safe_dump(params))
     for command in (["check"], ["tokenizer", "mine"], ["pack", "mine"], ["pretrain", "gpt"], ["evaluate", "gpt"]):
