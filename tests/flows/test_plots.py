@@ -19,7 +19,7 @@ def test_curves_have_the_loss_as_a_line_and_the_validations_as_points(tmp_path):
     subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=tmp_path, check=True)
     shutil.copytree(PROJECT / ".dvc/plots", tmp_path / ".dvc/plots")
     (tmp_path / "curve.csv").write_text(CURVE)
-    stage = {"foreach": ["gpt"], "do": {"cmd": "true", "plots": [{"curve.csv": {"cache": False, **options}}]}}
+    stage = {"foreach": {"gpt": "own"}, "do": {"cmd": "true", "plots": [{"curve.csv": {"cache": False, **options}}]}}
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"pretrain": stage}}))
     subprocess.run([sys.executable, "-m", "dvc", "plots", "show", "-q"], cwd=tmp_path, check=True)
     page = (tmp_path / "dvc_plots/index.html").read_text()
