@@ -47,6 +47,8 @@ SIZE = "5 core-minutes"
 AS_IT_IS = {"steps": 0, "batch": 8, "optimizer": {"learning_rate": 1.0e-4}}
 FINETUNING_RATE = 2.0e-4
 """Between the 1e-4 that suits a published encoder and the 5e-4 that suits a small model from scratch."""
+FINETUNING_DROPOUT = 0.1
+"""The same for all, though a model that went on was trained without."""
 MOST_STEPS = 1500
 """The most steps when text is added, about those of the demo."""
 
@@ -213,6 +215,7 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
         **{f"pretrain.{model}": values for model, values in models.items()},
         "fewshot.models": [],
         "finetune.training.optimizer.learning_rate": FINETUNING_RATE,
+        "finetune.training.backbone_dropout": FINETUNING_DROPOUT,
     }
 
 

@@ -8,8 +8,8 @@ about that time on one core (``tests/bench/LOG.md``), with a tokenizer of 8,192 
 measured, but not compared with others. Embeddings start from neighbours; GPT and BERT of 20 minutes were compared
 without. A recipe gives its time in steps: on another machine the same run takes a different time, and learns the same.
 
-With a ``start`` the minutes fill in only the training: rows of 128 tokens, as many steps as the start's own size
-allows in that time, and the rate of a model of its width, a quarter of it, warmed up again.
+With a ``start`` the minutes fill in only the training: rows of 128 tokens without dropout, as many steps as the start's
+own size allows in that time, and a quarter of the rate of a model of its width, warmed up again.
 
 **A depth or a preset.** What it fills in follows from the resulting shape:
 
@@ -51,10 +51,12 @@ REPORTS, VALIDATIONS = 10, 20
 """In a recipe: steps between two reports, and how many validations and snapshots a run has."""
 
 
-CORE = 2.5e11
-"""Floating-point operations per second of one core in the recipes of 20 minutes, by 6 for each weight and token."""
+CORE = 1.3e11
+"""Floating-point operations per second of one core when MiniLM goes on, by 6 for each weight and token."""
 ROW, ROWS = 128, 32
 """Tokens in a row and rows in a batch when a published model goes on."""
+CARRIED_ON_VALIDATIONS = 4
+"""How often it is validated, which takes as long as a few steps."""
 VOCABULARY = 32_000
 """About the vocabulary of published models."""
 AGAIN = 0.25
@@ -165,7 +167,7 @@ def carried_on(time: str, model: Mapping[str, Any], share: float, where: str) ->
     weights = 12 * layers * width**2 + share * VOCABULARY * width
     updates = CORE * 60 * int(time.split()[0]) / (6 * weights * ROWS * ROW)
     steps = max(2 * REPORTS, int(updates) // REPORTS * REPORTS)
-    every = max(1, steps // (VALIDATIONS * REPORTS)) * REPORTS
+    every = math.ceil(steps / (CARRIED_ON_VALIDATIONS * REPORTS)) * REPORTS
     return {
         "steps": steps,
         "batch": ROWS,
@@ -222,7 +224,8 @@ def sized(section: Any, where: str) -> Any:
         rate = _part(rest, "objective", where).get("rate", 1.0)
         filled = carried_on(size, model, rate if isinstance(rate, float) else 1.0, where)
         training = filled | training | {"optimizer": filled["optimizer"] | optimizer}
-        return {"row_length": min(ROW, _whole(model, "context", where))} | rest | {"training": training}
+        row = {"row_length": min(ROW, _whole(model, "context", where))}
+        return row | rest | {"model": {"dropout": 0.0} | model, "training": training}
 
     # A time: everything from its recipe.
     if isinstance(size, str) and size in TIMES:

@@ -176,7 +176,7 @@ def test_what_the_rule_cannot_read_is_refused_by_its_dotted_name(changed, messag
         sized(SECTION | {"size": 4} | changed, "p.g")
 
 
-def test_with_a_start_a_time_fills_in_the_training_alone():
+def test_with_a_start_a_time_fills_in_how_to_train():
     """Steps are inversely proportional to what a step costs, and to the share of the time."""
     section = {
         "architecture": "bert",
@@ -187,7 +187,7 @@ def test_with_a_start_a_time_fills_in_the_training_alone():
         "training": {"seed": 1, "optimizer": {"weight_decay": 0.1}},
     }
     filled = sized(section, "pretrain.mine")
-    assert filled["model"] == section["model"]
+    assert filled["model"] == section["model"] | {"dropout": 0.0}
     assert filled["row_length"] == 128
     loop = from_dict(LoopConfig, filled["training"], "training")
     assert (loop.optimizer.weight_decay, loop.optimizer.learning_rate) == (0.1, pytest.approx(3e-4))
