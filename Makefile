@@ -14,7 +14,7 @@ export PIP_USER := 0
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup cluster team demo docs screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-scale bench-snapshot bench-train reference roofline check fast-tests lock clean
+.PHONY: setup cluster team demo docs screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-scale bench-snapshot bench-start bench-train reference roofline check fast-tests lock clean
 
 setup: $(VENV)/.installed
 
@@ -100,6 +100,10 @@ bench-reading: setup
 
 bench-snapshot: setup
 	python tests/bench/bench_snapshot.py
+
+# Going on from a published model, beside transformers.
+bench-start: setup
+	python tests/bench/bench_start.py
 
 bench-recipe: setup
 	python tests/bench/bench_recipe.py

@@ -8,7 +8,7 @@ import itertools
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from plm_core.corpus.survey import Surveyed, joined, survey, surveyed
 from plm_core.files import atomic_text
 from plm_core.interchange.start import imported, section_of, tokenizer_of
 from plm_core.sections.description import read_description
+from plm_core.sections.models import differing, shape
 from plm_core.shared import paths
 from plm_core.training.sizes import OBJECTIVES, TIMES
 from tasks.runtime.stage import main
@@ -49,6 +50,10 @@ FINETUNING_RATE = 2.0e-4
 """Between the 1e-4 that suits a published encoder and the 5e-4 that suits a small model from scratch."""
 FINETUNING_DROPOUT = 0.1
 """The same for all, though a model that went on was trained without."""
+LONGEST = 512
+"""The context of a model whose positions have no embeddings, or each token of a document would be read many times."""
+LARGE = 5e7
+"""The weights in the blocks of a model that takes hours on a CPU to fine-tune."""
 MOST_STEPS = 1500
 """The most steps when text is added, about those of the demo."""
 
@@ -197,7 +202,16 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
     if not target.exists():
         print(f"{imported(STARTS.get(address, address), target) or address} -> {target}")
     section = section_of(target)
-    objective = OBJECTIVES.get(section["architecture"], {"name": read_description(target).objective})
+    sizes = section["model"]
+    described = read_description(target)
+    whole = shape(described.architecture, described.model, str(target))
+    if whole.context > LONGEST and not differing(replace(whole, context=LONGEST), whole):
+        sizes["context"] = LONGEST
+        changes |= {"evaluate.stride": LONGEST // 2}
+    if 12 * sizes["layers"] * sizes["width"] ** 2 > LARGE:
+        print(f"{name}: fine-tuning it takes hours on a CPU; on a GPU, add tasks to finetune.tasks")
+        changes |= {"finetune.tasks": []}
+    objective = OBJECTIVES.get(section["architecture"], {"name": described.objective})
     seed = {"seed": 1}
     models = {
         f"{name}-published": section | {"objective": objective, "training": seed | AS_IT_IS},

@@ -3,6 +3,7 @@
 import csv
 import json
 
+import published
 import pytest
 import yaml
 from projects import ROOT
@@ -10,7 +11,7 @@ from ruamel.yaml import YAML
 
 from plm_core.config import UserError, choose
 from plm_core.corpus.sources import SOURCES
-from tasks.init import init, proposed, survey
+from tasks.init import init, proposed, started, survey
 
 SENTENCE = "The weather was fine that day, and so we went for a long walk along the river in the morning. "
 
@@ -140,3 +141,16 @@ def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
         UserError, match=r"^sources\.my-texts: reads my texts already; expected a folder that is no source"
     ):
         init(folder, add=True, agreed=True)
+
+
+def test_a_long_context_is_cut_and_a_large_start_is_not_fine_tuned(folder, monkeypatch, capsys):
+    """Positions without embeddings are read at any length; each token of a document would be read many times."""
+    published.write("llama", folder.parent / "theirs")
+    path = folder.parent / "theirs/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 8192}))
+    changes = started("theirs", {"finetune.tasks": ["next"]})
+    assert {changes[f"pretrain.{name}"]["model"]["context"] for name in ("theirs", "theirs-published")} == {512}
+    assert (changes["evaluate.stride"], changes["finetune.tasks"]) == (256, ["next"])
+    monkeypatch.setattr("tasks.init.LARGE", 1)
+    assert started("theirs", {"finetune.tasks": ["next"]})["finetune.tasks"] == []
+    assert "hours" in capsys.readouterr().out
