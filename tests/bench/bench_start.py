@@ -2,7 +2,7 @@
 
 Ours is what stage pretrain does for a section with a ``start`` and ``size: 5 core-minutes``. The peer is what the
 example run_mlm.py does by default (the published folder, texts joined and cut into rows, 15 % of the tokens masked, the
-Trainer's AdamW with a linear decay), with our rows of 128 tokens, 32 a step. Each side is a process and they take turns.
+Trainer's AdamW with a linear decay), with our rows of 128 tokens, 32 a step. Each side is a process; they take turns.
 
 - ``carry-on-step``: a step of ours beside one of the peer, in the precision that is faster there.
 - ``carry-on-loss``: then each trains for the same time, so in fewer steps where a step takes longer, the peer at its
