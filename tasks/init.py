@@ -23,10 +23,10 @@ from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.survey import Surveyed, joined, survey, surveyed
 from plm_core.files import atomic_text
 from plm_core.interchange.start import imported, section_of, tokenizer_of
-from plm_core.sections.description import read_description
+from plm_core.sections.description import CheckpointConfig, read_description
 from plm_core.sections.models import differing, shape
 from plm_core.shared import paths
-from plm_core.training.sizes import OBJECTIVES, TIMES
+from plm_core.training.sizes import OBJECTIVES, TIMES, learning_rate
 from tasks.runtime.stage import main
 from tasks.settings import params
 from tasks.settings.editing import edited
@@ -211,15 +211,14 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
     if 12 * sizes["layers"] * sizes["width"] ** 2 > LARGE:
         print(f"{name}: fine-tuning it takes hours on a CPU; on a GPU, add tasks to finetune.tasks")
         changes |= {"finetune.tasks": []}
-    objective = OBJECTIVES.get(section["architecture"], {"name": described.objective})
-    seed = {"seed": 1}
+    section["objective"] = OBJECTIVES.get(section["architecture"], {"name": described.objective})
     models = {
-        f"{name}-published": section | {"objective": objective, "training": seed | AS_IT_IS},
-        name: section | {"objective": objective, "size": SIZE, "training": seed},
+        f"{name}-published": section | {"training": {"seed": 1} | AS_IT_IS},
+        name: section | {"size": SIZE, "training": {"seed": 1} | going_on(described)},
     }
     if section["architecture"] in TIMES[SIZE]:
-        scratch = {"architecture": section["architecture"], "objective": objective, "size": SIZE, "training": seed}
-        models[f"{name}-scratch"] = scratch
+        scratch = {key: section[key] for key in ("architecture", "objective")}
+        models[f"{name}-scratch"] = scratch | {"size": SIZE, "training": {"seed": 1}}
     tokenizer = {name: tokenizer_of(target)}
     # Those that are not trained any more stay as they are.
     changes = {key: value for key, value in changes.items() if add or not key.startswith(("pretrain.", "tokenizers."))}
@@ -231,6 +230,13 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
         "finetune.training.optimizer.learning_rate": FINETUNING_RATE,
         "finetune.training.backbone_dropout": FINETUNING_DROPOUT,
     }
+
+
+def going_on(described: CheckpointConfig) -> dict[str, Any]:
+    """What training says besides the size: a model whose head was drawn has more to learn than the text."""
+    if described.predicts:
+        return {}
+    return {"optimizer": {"name": "muon", "learning_rate": round(learning_rate(described.model["width"]), 6)}}
 
 
 def _value(name: str) -> Any:

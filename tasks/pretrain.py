@@ -17,7 +17,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.loss import Batch, Loss
 from plm_core.sections.description import read_description
 from plm_core.shared import paths
-from plm_core.text.cooccurrence import begin_with_neighbours
+from plm_core.text.cooccurrence import begin_with_frequencies, begin_with_neighbours
 from plm_core.text.extension import grown
 from plm_core.text.samplers import stream_seed
 from plm_core.text.store import TokenStore
@@ -175,6 +175,10 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
         require_start(config, tokenizer.starts, section)
         start = checkpoint.load(Path(config.start.checkpoint)).model.state_dict()
         model.load_state_dict(grown(start, model.state_dict(), tokenizer))
+        # A head that was drawn has no steps to lose on which tokens are frequent.
+        drawn = not read_description(Path(config.start.checkpoint)).predicts
+        if config.training.steps and drawn and hasattr(model, "bias"):
+            begin_with_frequencies(model.bias, text)
         if config.lora:
             adapt(model, config.lora, above_blocks(model))  # a head that the start lacks has to be learned
     elif model.config.initial_embeddings == "neighbours":

@@ -1,4 +1,6 @@
-"""Initial embeddings of tokens from the tokens near them in the text. Used by pretraining if configured.
+"""Initial weights from the text: embeddings from the tokens near each other, an output bias from how often each occurs.
+
+Used by pretraining: embeddings if configured, the bias for a published model whose head was drawn.
 
 A training run of minutes reads its text at most once, and much of what it learns is which tokens go together: here
 tokens with the same neighbours begin with similar embeddings. Factorised is the pointwise mutual information of a token
@@ -44,6 +46,16 @@ def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float
         scale = DEVIATION * deviation / rows[known].square().mean().sqrt()
         with torch.no_grad():
             embedding[known] = rows[known] * scale
+
+
+def begin_with_frequencies(bias: Tensor, store: TokenStore) -> None:
+    """Initialise the bias of an output layer ``[V]``: at first it predicts each token as often as it occurs."""
+    counts = np.ones(len(bias))
+    for start in range(0, len(store), PART):
+        counts += np.bincount(store.tokens(start, min(start + PART, len(store))), minlength=len(bias))
+    nats = torch.from_numpy(np.log(counts))
+    with torch.no_grad():
+        bias.copy_(nats - nats.mean())
 
 
 def _neighbours(store: TokenStore) -> csr_array:

@@ -6,7 +6,7 @@ import torch
 
 from plm_core.sections.models import MODELS
 from plm_core.text import cooccurrence
-from plm_core.text.cooccurrence import begin_with_neighbours
+from plm_core.text.cooccurrence import begin_with_frequencies, begin_with_neighbours
 from plm_core.text.store import TokenStore, write_tokens
 
 V = 41
@@ -111,3 +111,12 @@ def test_every_paper_can_begin_so(store, paper):
     # The output layer's weights are the same tensor.
     assert all(torch.equal(model.state_dict()[name], model.tokens.weight) for name in changed)
     assert model.tokens.weight.isfinite().all()
+
+
+def test_a_bias_predicts_each_token_as_often_as_it_occurs(store, monkeypatch):
+    monkeypatch.setattr(cooccurrence, "PART", 100)
+    tokens = store(text(700))
+    counts = np.bincount(tokens.tokens(0, len(tokens)), minlength=V) + 1
+    bias = torch.zeros(V)
+    begin_with_frequencies(bias, tokens)
+    assert bias.softmax(0).numpy() == pytest.approx(counts / counts.sum(), abs=1e-6)
