@@ -22,7 +22,7 @@ def import_(
         UserError: the name is not a folder name or is taken, or the model cannot be read.
     """
     target = IMPORTED / name
-    exact = imported(model, target)
+    exact = imported(model, name)
     described = read_description(target)
     print(f"{exact or model} -> {target}: written, digest {sha256_file(target / CHECKSUMS)}")
     if described.published and described.published.lacking:

@@ -26,7 +26,7 @@ from plm_core.interchange.start import imported, section_of, tokenizer_of
 from plm_core.sections.description import CheckpointConfig, read_description
 from plm_core.sections.models import differing, shape
 from plm_core.shared import paths
-from plm_core.training.sizes import OBJECTIVES, TIMES, learning_rate
+from plm_core.training.sizes import OBJECTIVES, TIMES, learning_rate, operations, sized
 from tasks.runtime.stage import main
 from tasks.settings import params
 from tasks.settings.editing import edited
@@ -192,15 +192,15 @@ def proposed(
 def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[str, Any]:
     """The parameters for going on from a published model, which is imported unless it is there already.
 
-    Three models are judged: it as it was published, it carried on, and one of its architecture from scratch in the same
-    time, with its tokenizer.
+    Three models are judged: it as it was published, it carried on, and one of its architecture from scratch with its
+    tokenizer and as many operations.
     """
     name = re.sub(
         r"[^\w-]+", "-", address.partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".gguf")
     ).lower()
     target = paths.IMPORTED / name
     if not target.exists():
-        print(f"{imported(STARTS.get(address, address), target) or address} -> {target}")
+        print(f"{imported(STARTS.get(address, address), name) or address} -> {target}")
     section = section_of(target)
     sizes = section["model"]
     described = read_description(target)
@@ -218,7 +218,12 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
     }
     if section["architecture"] in TIMES[SIZE]:
         scratch = {key: section[key] for key in ("architecture", "objective")}
-        models[f"{name}-scratch"] = scratch | {"size": SIZE, "training": {"seed": 1}}
+        scratch |= {"size": SIZE, "training": {"seed": 1}}
+        # A size's minutes are those of a small vocabulary; as many operations as going on takes are as many minutes.
+        carried_on, anew = (sized(section, name) for section in (models[name], scratch))
+        times = operations(carried_on, whole.vocab_size) / operations(anew, whole.vocab_size)
+        steps = max(FEWEST_STEPS, int(carried_on["training"]["steps"] * times) // 10 * 10)
+        models[f"{name}-scratch"] = scratch | {"training": {"seed": 1, "steps": steps}}
     tokenizer = {name: tokenizer_of(target)}
     # Those that are not trained any more stay as they are.
     changes = {key: value for key, value in changes.items() if add or not key.startswith(("pretrain.", "tokenizers."))}

@@ -10,17 +10,19 @@ from plm_core.interchange import import_hf
 from plm_core.interchange.address import opened
 from plm_core.sections.description import read_description
 from plm_core.sections.models import shape
+from plm_core.shared.paths import IMPORTED
 from plm_core.text.tokenizers import open_tokenizer
 
 
-def imported(model: str, target: Path) -> str:
-    """Write the published model at an address as the checkpoint ``target``, and return its exact address.
+def imported(model: str, name: str, folder: Path = IMPORTED) -> str:
+    """Write the published model at an address as the checkpoint ``folder / name``, and return its exact address.
 
     Raises:
         UserError: the name is not a folder name or is taken, or the model cannot be read.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", target.name):
-        raise UserError(f"name: found {target.name!r}; expected letters, digits, '.', '_' and '-'")
+    target = folder / name
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UserError(f"name: found {name!r}; expected letters, digits, '.', '_' and '-'")
     if target.exists():
         raise UserError(f"name: {target} exists; choose another name, or delete that folder")
     with opened(model) as (folder, exact):

@@ -186,6 +186,14 @@ def carried_on(time: str, model: Mapping[str, Any], share: float, where: str) ->
     }
 
 
+def operations(section: Mapping[str, Any], vocabulary: int) -> float:
+    """Those of a step of a section without ``size``: 6 for each weight and token, and for each that is predicted."""
+    model = section["model"]
+    share = section["objective"].get("rate", 1.0)
+    weights = 12 * model["layers"] * model["width"] ** 2 + share * vocabulary * model["width"]
+    return 6.0 * weights * section["training"]["batch"] * section.get("row_length", model["context"])
+
+
 def learning_rate(width: int) -> float:
     """The peak learning rate of a model of this width."""
     return RATE * RATE_WIDTH / width

@@ -60,7 +60,7 @@ DEFAULT_RATE, HIGHER_RATE = 5e-5, 5e-4
 NAME = f"transformers {transformers.__version__} as run_mlm.py"
 OURS = (
     "import sys; from pathlib import Path; from plm_core.interchange.start import imported; "
-    "imported(sys.argv[1], Path(sys.argv[2]))"
+    "imported(sys.argv[1], 'out', Path(sys.argv[2]).parent)"
 )
 THEIRS = (
     "import sys; import transformers as t; t.AutoModelForMaskedLM.from_pretrained(sys.argv[1]).save_pretrained("

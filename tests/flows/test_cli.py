@@ -140,7 +140,7 @@ def test_a_model_goes_out_to_transformers_and_comes_back(project, trained):
     assert json.loads((project / "out/config.json").read_text())["model_type"] == "gpt2"
     done = plm(project, "import", "out", "--name", "again")
     assert done.returncode == 0, done.stderr
-    assert f"start:\n  checkpoint: artifacts/imported/again\n  sha256: {digest}\n" in done.stdout
+    assert f"start: {{checkpoint: artifacts/imported/again, sha256: {digest}}}\n" in done.stdout
     assert checkpoint.load(project / "artifacts/imported/again").digest == digest
     done = plm(project, "import", "out", "--name", "again")
     assert done.stderr.startswith("error: name: artifacts/imported/again exists; choose another name")

@@ -11,6 +11,9 @@ from ruamel.yaml import YAML
 
 from plm_core.config import UserError, choose
 from plm_core.corpus.sources import SOURCES
+from plm_core.sections.description import read_description
+from plm_core.shared import paths
+from plm_core.training.sizes import operations, sized
 from tasks.init import init, proposed, started, survey
 
 SENTENCE = "The weather was fine that day, and so we went for a long walk along the river in the morning. "
@@ -143,7 +146,7 @@ def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
         init(folder, add=True, agreed=True)
 
 
-def test_a_long_context_is_cut_and_a_large_start_is_not_fine_tuned(folder, monkeypatch, capsys):
+def test_a_start_is_read_in_short_windows_and_beside_as_many_operations_from_scratch(folder, monkeypatch, capsys):
     """Positions without embeddings are read at any length; each token of a document would be read many times."""
     published.write("llama", folder.parent / "theirs")
     path = folder.parent / "theirs/config.json"
@@ -151,6 +154,10 @@ def test_a_long_context_is_cut_and_a_large_start_is_not_fine_tuned(folder, monke
     changes = started("theirs", {"finetune.tasks": ["next"]})
     assert {changes[f"pretrain.{name}"]["model"]["context"] for name in ("theirs", "theirs-published")} == {512}
     assert (changes["evaluate.stride"], changes["finetune.tasks"]) == (256, ["next"])
+    models = [sized(changes[f"pretrain.{name}"], name) for name in ("theirs", "theirs-scratch")]
+    vocabulary = read_description(paths.IMPORTED / "theirs").model["vocab_size"]
+    carried_on, scratch = (section["training"]["steps"] * operations(section, vocabulary) for section in models)
+    assert scratch == pytest.approx(carried_on, rel=0.05)
     monkeypatch.setattr("tasks.init.LARGE", 1)
     assert started("theirs", {"finetune.tasks": ["next"]})["finetune.tasks"] == []
     assert "hours" in capsys.readouterr().out

@@ -75,7 +75,8 @@ def project(tmp_path, monkeypatch):
 
 
 def run(project, stage, **env):
-    return finish(project.start("small_parts", stage, STAGES[stage], **env), 0)
+    of = ["own"] if stage == "pack" else []
+    return finish(project.start("small_parts", stage, STAGES[stage], *of, **env), 0)
 
 
 def write_records(folder, draw):
@@ -130,7 +131,8 @@ def contents(project):
 def test_parts_and_processes_make_no_difference(project, tmp_path):
     one, three = project.copied(tmp_path / "one"), project.copied(tmp_path / "three")
     for stage in ("clean", "deduplicate", "tokenizer own", "pack own"):
-        project.run(f"tasks.{stage}")
+        name, *arguments = stage.split()
+        project.run(f"tasks.{name}", *arguments)
     for each, cores in ((one, "1"), (three, "3")):
         shutil.copytree(project.root / "artifacts/tokenizers/own", each.root / "artifacts/tokenizers/own")
         for stage in STAGES:

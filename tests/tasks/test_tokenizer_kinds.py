@@ -49,7 +49,9 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
     assert {name for name in found if name.endswith("bits_per_byte")} == {quantity}
     with (small.root / "artifacts/evidence/gpt/likelihood.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["quantity"] for row in rows} == {quantity}
+    # What a lossy tokenizer drops is compared with what the same one drops.
+    dropping = f" of {tokenizer.sha256[:12]}" if kind == "wordpiece" else ""
+    assert {row["quantity"] for row in rows} == {quantity + dropping}
     held_out = texts(small, "test")
     assert [int(row["bytes"]) for row in rows] == [len(text.encode()) for text in held_out]
     ids = [i for text in held_out for i in tokenizer.encode(text)]
