@@ -9,7 +9,7 @@ measured, but not compared with others. Embeddings start from neighbours; GPT an
 without. A recipe gives its time in steps: on another machine the same run takes a different time, and learns the same.
 
 With a ``start`` the minutes fill in only the training: rows of 128 tokens without dropout, as many steps as the start's
-own size allows in that time, and a quarter of the rate of a model of its width, warmed up again.
+own size allows in that time, and half of the rate of a model of its width, warmed up again.
 
 **A depth or a preset.** What it fills in follows from the resulting shape:
 
@@ -53,13 +53,13 @@ REPORTS, VALIDATIONS = 10, 20
 
 CORE = 1.3e11
 """Floating-point operations per second of one core when MiniLM goes on, by 6 for each weight and token."""
-ROW, ROWS = 128, 32
+ROW, ROWS = 128, 8
 """Tokens in a row and rows in a batch when a published model goes on."""
 CARRIED_ON_VALIDATIONS = 4
 """How often it is validated, which takes as long as a few steps."""
 VOCABULARY = 32_000
 """About the vocabulary of published models."""
-AGAIN = 0.25
+AGAIN = 0.5
 """The peak learning rate of a model that goes on, as a share of that of a model from scratch."""
 
 

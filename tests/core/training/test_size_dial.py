@@ -190,7 +190,7 @@ def test_with_a_start_a_time_fills_in_how_to_train():
     assert filled["model"] == section["model"] | {"dropout": 0.0}
     assert filled["row_length"] == 128
     loop = from_dict(LoopConfig, filled["training"], "training")
-    assert (loop.optimizer.weight_decay, loop.optimizer.learning_rate) == (0.1, pytest.approx(3e-4))
+    assert (loop.optimizer.weight_decay, loop.optimizer.learning_rate) == (0.1, pytest.approx(6e-4))
     longer = sized(section | {"size": "20 core-minutes"}, "pretrain.mine")["training"]
     assert longer["steps"] == pytest.approx(4 * loop.steps, abs=40)
     deeper = sized(section | {"model": section["model"] | {"layers": 24}}, "pretrain.mine")["training"]
