@@ -139,6 +139,8 @@ def side(link: Connection, job: Job, name: str) -> None:
 
 def peer(job: Job, bfloat16: bool, watch: Watch) -> None:
     """What run_mlm.py does."""
+    transformers.logging.set_verbosity_error()
+    # Our determinism is none of its defaults.
     torch.use_deterministic_algorithms(False)
     transformers.set_seed(job.seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(job.published)
