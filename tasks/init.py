@@ -23,6 +23,7 @@ from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.survey import Surveyed, joined, survey, surveyed
 from plm_core.files import atomic_text
 from plm_core.interchange.start import imported, section_of, tokenizer_of
+from plm_core.objectives import build_objective
 from plm_core.sections.description import read_description
 from plm_core.sections.models import differing, shape
 from plm_core.shared import paths
@@ -52,6 +53,8 @@ FINETUNING_DROPOUT = 0.0
 """The same for all, though published models name one: with it fine-tuning takes a third longer and far more memory."""
 LONGEST = 512
 """The context of a model whose positions have no embeddings, or each token of a document would be read many times."""
+EXCERPT, PAIRS = 32, 100
+"""Tokens of a held-out document and pairs of a rule, for a published encoder, which reads a text once per token."""
 LARGE = 5e7
 """The weights in the blocks of a model that takes hours on a CPU to fine-tune."""
 MOST_STEPS = 1500
@@ -208,10 +211,13 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
     if whole.context > LONGEST and not differing(replace(whole, context=LONGEST), whole):
         sizes["context"] = LONGEST
         changes |= {"evaluate.stride": LONGEST // 2}
+    section["objective"] = OBJECTIVES.get(section["architecture"], {"name": described.objective})
+    if build_objective(section["objective"], name).decoder is None:
+        changes |= {"evaluate.excerpt": EXCERPT}
+        changes |= {f"pairs.{pairs}.each": PAIRS for pairs in params.section_names("pairs")}
     if 12 * sizes["layers"] * sizes["width"] ** 2 > LARGE:
         print(f"{name}: fine-tuning it takes hours on a CPU; on a GPU, add tasks to finetune.tasks")
         changes |= {"finetune.tasks": []}
-    section["objective"] = OBJECTIVES.get(section["architecture"], {"name": described.objective})
     models = {
         f"{name}-published": section | {"training": {"seed": 1} | AS_IT_IS},
         name: section | {"size": SIZE, "training": {"seed": 1}},
