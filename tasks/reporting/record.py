@@ -114,7 +114,10 @@ def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, lis
         "model": tag("plm.model"),
         "architecture": tag("plm.architecture"),
         "objective": tag("plm.objective"),
-        "likelihood": [f"{table.value:.4f} {plain(table.metric)}" if table else UNKNOWN for table in tables],
+        "likelihood": [
+            f"{table.value:.4f} {plain(table.metric)}" if table and not math.isnan(table.value) else UNKNOWN
+            for table in tables
+        ],
         "parameters": metric("parameters", ",.0f"),
         "tokens read": metric("positions", ",.0f"),
         "pretrained in": metric("seconds", ",.1f", " minutes", 60),

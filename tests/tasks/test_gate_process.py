@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 import subprocess
 import sys
@@ -121,10 +122,10 @@ NASTY = 'a <img src=x onerror="alert(1)"> ![b](http://b.io/c.png) [d](http://e.i
 SIDE = {"version": "3", "run": "a1", "tags": {"plm.model": "xlnet"}, "params": {}, "metrics": {}, "samples": []}
 
 
-def records(folder, champion, quantity="bits_per_byte", **known):
+def records(folder, champion, quantity="bits_per_byte", nats=20.0, **known):
     """What a version's description and page say, of a challenger of which this is known."""
     evidence(folder, "new", 10.0)
-    evidence(folder, "old", 20.0, quantity=quantity)
+    evidence(folder, "old", nats, quantity=quantity)
     sides = [SIDE | {"version": "1", "run": ""}, SIDE | known]
     (folder / "about.json").write_text(json.dumps({"experiment": "7", "sides": sides if champion else sides[1:]}))
     side = ["--champion", "old"] if champion else []
@@ -156,6 +157,12 @@ def test_a_record_has_both_sides_and_what_is_not_known(tmp_path):
     assert "[The run of this version](#/experiments/7/runs/a1)" in text
     assert "<td>1,234,567" in page
     assert "href" not in page  # they would lead nowhere in the frame in which MLflow shows the page
+
+
+def test_a_likelihood_that_a_published_model_lacks_is_not_known(tmp_path):
+    text, _ = records(tmp_path, True, quantity="unknown", nats=math.nan)
+    rows = [re.split(r"[\u2003\u200c]+\| ", line[2:-2]) for line in text.splitlines() if line.startswith("| ")]
+    assert ["likelihood", "not known", "0.1443 bits_per_byte"] in rows
 
 
 def test_a_record_says_what_was_not_compared_and_why_and_how_to_overrule_the_gate(tmp_path):
