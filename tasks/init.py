@@ -27,7 +27,7 @@ from plm_core.objectives import build_objective
 from plm_core.sections.description import read_description
 from plm_core.sections.models import differing, shape
 from plm_core.shared import paths
-from plm_core.training.sizes import OBJECTIVES, TIMES, operations, sized
+from plm_core.training.sizes import OBJECTIVES, TIMES, block_weights, operations, sized
 from tasks.runtime.stage import main
 from tasks.settings import params
 from tasks.settings.editing import edited
@@ -215,7 +215,7 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
     if build_objective(section["objective"], name).decoder is None:
         changes |= {"evaluate.excerpt": EXCERPT}
         changes |= {f"pairs.{pairs}.each": PAIRS for pairs in params.section_names("pairs")}
-    if 12 * sizes["layers"] * sizes["width"] ** 2 > LARGE:
+    if block_weights(sizes["layers"], sizes["width"]) > LARGE:
         print(f"{name}: fine-tuning it takes hours on a CPU; on a GPU, add tasks to finetune.tasks")
         changes |= {"finetune.tasks": []}
     models = {

@@ -173,11 +173,10 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     model: Any = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
     if config.start:
         require_start(config, tokenizer.starts, section)
-        start = checkpoint.load(Path(config.start.checkpoint)).model.state_dict()
-        model.load_state_dict(grown(start, model.state_dict(), tokenizer))
+        start = checkpoint.load(Path(config.start.checkpoint))
+        model.load_state_dict(grown(start.model.state_dict(), model.state_dict(), tokenizer))
         # A head that was drawn has no steps to lose on which tokens are frequent.
-        drawn = not read_description(Path(config.start.checkpoint)).predicts
-        if config.training.steps and drawn and hasattr(model, "bias"):
+        if config.training.steps and not start.config.predicts and hasattr(model, "bias"):
             begin_with_frequencies(model.bias, text)
         if config.lora:
             adapt(model, config.lora, above_blocks(model))  # a head that the start lacks has to be learned

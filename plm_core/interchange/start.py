@@ -25,8 +25,8 @@ def imported(model: str, name: str, folder: Path = IMPORTED) -> str:
         raise UserError(f"name: found {name!r}; expected letters, digits, '.', '_' and '-'")
     if target.exists():
         raise UserError(f"name: {target} exists; choose another name, or delete that folder")
-    with opened(model) as (folder, exact):
-        import_hf(folder, target, exact)
+    with opened(model) as (source, exact):
+        import_hf(source, target, exact)
     return exact
 
 

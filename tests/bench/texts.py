@@ -1,6 +1,6 @@
 """The text of benchmarks that learn: what comes with the project, and WikiText-2 where its folder is given.
 
-Read by bench_gpu, bench_recipe and bench_reference.
+Read by bench_gpu, bench_recipe, bench_reference and bench_start.
 """
 
 import re
