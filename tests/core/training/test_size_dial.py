@@ -195,3 +195,5 @@ def test_with_a_start_a_time_fills_in_how_to_train():
     assert longer["steps"] == pytest.approx(4 * loop.steps, abs=40)
     deeper = sized(section | {"model": section["model"] | {"layers": 24}}, "pretrain.mine")["training"]
     assert loop.steps / 4 <= deeper["steps"] < loop.steps / 2
+    # The lowest layer's share of the highest rate does not depend on the depth.
+    assert deeper["optimizer"]["layer_decay"] ** 24 == pytest.approx(loop.optimizer.layer_decay**6, rel=0.2)
