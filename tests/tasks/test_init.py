@@ -14,7 +14,7 @@ from plm_core.corpus.sources import SOURCES
 from plm_core.sections.description import read_description
 from plm_core.shared import paths
 from plm_core.training.sizes import operations, sized
-from tasks.init import init, proposed, started, survey
+from tasks.init import SMALL, init, proposed, started, survey
 
 SENTENCE = "The weather was fine that day, and so we went for a long walk along the river in the morning. "
 
@@ -146,8 +146,9 @@ def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
         init(folder, add=True, agreed=True)
 
 
-def test_a_start_is_read_in_short_windows_and_beside_as_many_operations_from_scratch(folder, monkeypatch, capsys):
+def test_a_start_is_read_in_short_windows_and_beside_as_many_minutes_from_scratch(folder, monkeypatch, capsys):
     """Positions without embeddings are read at any length; each token of a document would be read many times."""
+    monkeypatch.setattr("tasks.init.FEWEST_STEPS", 10)
     published.write("llama", folder.parent / "theirs")
     path = folder.parent / "theirs/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 8192}))
@@ -157,7 +158,11 @@ def test_a_start_is_read_in_short_windows_and_beside_as_many_operations_from_scr
     models = [sized(changes[f"pretrain.{name}"], name) for name in ("theirs", "theirs-scratch")]
     vocabulary = read_description(paths.IMPORTED / "theirs").model["vocab_size"]
     carried_on, scratch = (section["training"]["steps"] * operations(section, vocabulary) for section in models)
-    assert scratch == pytest.approx(carried_on, rel=0.05)
+    assert scratch == pytest.approx(SMALL * carried_on, rel=0.2)
+    published.write("bert", folder.parent / "encoder")
+    encoder = started("encoder", {"finetune.tasks": ["next"]})
+    assert encoder["finetune.tasks"] == list(encoder["examples"]) == ["passages"]
+    assert "examples" not in started("encoder", {}, add=True)
     monkeypatch.setattr("tasks.init.LARGE", 1)
     assert started("theirs", {"finetune.tasks": ["next"]})["finetune.tasks"] == []
     assert "hours" in capsys.readouterr().out
