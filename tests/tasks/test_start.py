@@ -188,11 +188,11 @@ def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
     assert "- Carried on, beside from scratch (theirs-scratch): " in worth
     (likelihood,) = (line for line in worth.splitlines() if line.startswith("| likelihood"))
     assert likelihood.count("not known") == 2  # of the start, and of the 5-gram, which is asked something else
-    assert worth.count("| next: accuracy |") == 1
+    assert worth.count("| passages: ndcg at 10 |") == 1
     rules = GateRules("score", 0.05, 0.01, {"score": MetricRule("higher", 0.03)})
     evidence = small.root / "artifacts/evidence"
-    assert rules.for_evidence(evidence / "theirs").tasks() == ["next/score", "own-pairs/score"]
-    assert rules.for_evidence(evidence / "theirs", evidence / "theirs-published").tasks() == ["next/score"]
+    assert rules.for_evidence(evidence / "theirs").tasks() == ["own-pairs/score", "passages/score"]
+    assert rules.for_evidence(evidence / "theirs", evidence / "theirs-published").tasks() == ["passages/score"]
 
 
 def test_a_start_goes_on_with_new_pieces_of_the_text(small):
