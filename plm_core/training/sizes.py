@@ -9,7 +9,7 @@ measured, but not compared with others. Embeddings start from neighbours; GPT an
 without. A recipe gives its time in steps: on another machine the same run takes a different time, and learns the same.
 
 With a ``start`` the minutes fill in only the training: rows of 128 tokens without dropout, as many steps as the start's
-own size allows in that time, and half of the rate of a model of its width, warmed up again.
+own size allows in that time, and half of the rate of a model of its width, warmed up again and lower in lower layers.
 
 **A depth or a preset.** What it fills in follows from the resulting shape:
 

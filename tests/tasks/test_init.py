@@ -148,7 +148,7 @@ def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
 
 def test_a_start_is_read_in_short_windows_and_beside_as_many_minutes_from_scratch(folder, monkeypatch, capsys):
     """Positions without embeddings are read at any length; each token of a document would be read many times."""
-    monkeypatch.setattr("tasks.init.FEWEST_STEPS", 10)
+    monkeypatch.setattr("tasks.init.SIZE", "60 core-minutes")  # more than the fewest steps
     published.write("llama", folder.parent / "theirs")
     path = folder.parent / "theirs/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 8192}))
@@ -157,8 +157,8 @@ def test_a_start_is_read_in_short_windows_and_beside_as_many_minutes_from_scratc
     assert (changes["evaluate.stride"], changes["finetune.tasks"]) == (256, ["next"])
     models = [sized(changes[f"pretrain.{name}"], name) for name in ("theirs", "theirs-scratch")]
     vocabulary = read_description(paths.IMPORTED / "theirs").model["vocab_size"]
-    carried_on, scratch = (section["training"]["steps"] * operations(section, vocabulary) for section in models)
-    assert scratch == pytest.approx(SMALL * carried_on, rel=0.2)
+    carried_on, scratch = ((section["training"]["steps"], operations(section, vocabulary)) for section in models)
+    assert scratch[0] == SMALL * carried_on[0] * carried_on[1] / scratch[1] // 10 * 10 > 40
     published.write("bert", folder.parent / "encoder")
     encoder = started("encoder", {"finetune.tasks": ["next"]})
     assert encoder["finetune.tasks"] == list(encoder["examples"]) == ["passages"]
