@@ -105,15 +105,16 @@ def above_blocks(model: nn.Module) -> set[str]:
 def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
     """Each parameter's learning rate as a fraction of the highest: ``decay`` to the power of the layers above it."""
     # Embeddings and whatever else precedes the blocks are the lowest layer, each block is a layer, and what follows the
-    # blocks (the last norm, a pooler, a head) is the highest. A model's own parameters come before its modules', so the
-    # bias of its output layer belongs to the lowest.
+    # blocks (the last norm, a pooler, a head) is the highest. So is the bias of the output layer, which belongs to the
+    # model itself and therefore comes first.
     blocks = {name: _block(name) for name, _ in model.named_parameters()}
     top = max((block for block in blocks.values() if block is not None), default=-1) + 2
+    output_bias = {name.partition("blocks.")[0] + "bias" for name, block in blocks.items() if block is not None}
     scales = {}
     layer = 0
     for name, block in blocks.items():
         layer = block + 1 if block is not None else (top if layer else 0)
-        scales[name] = decay ** (top - layer)
+        scales[name] = 1.0 if name in output_bias else decay ** (top - layer)
     return scales
 
 
