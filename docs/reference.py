@@ -21,26 +21,24 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from flows.cli import app
-from flows.settings import Promotion, Retention, Tracking
-from flows.sweeps.space import Sweep
-from plm_core.benchmarks.pairs import PairsConfig
+from flows.flow_configs import Promotion, Retention, Tracking
+from flows.sweeps.study import Sweep
+from plm_core.benchmarks.pair_sets import PairsConfig
 from plm_core.benchmarks.prompts import FewshotConfig
 from plm_core.benchmarks.task import ExamplesConfig
-from plm_core.corpus.clean import OWN, Bounds, CleanConfig
-from plm_core.corpus.decontaminate import DecontaminateConfig
+from plm_core.configs.architectures import MODELS
+from plm_core.configs.stage_configs import DeduplicateConfig, EvaluateConfig
+from plm_core.corpus.cleaning import OWN, Bounds, CleanConfig
+from plm_core.corpus.decontamination import DecontaminateConfig
 from plm_core.corpus.measures import MEASURES
-from plm_core.corpus.mixture import MixtureConfig
 from plm_core.corpus.sources import SOURCES
-from plm_core.corpus.split import SplitConfig
-from plm_core.evaluation.rules import GateRules
-from plm_core.finetuning.config import FinetuneConfig
+from plm_core.corpus.splits import MixtureConfig, SplitConfig
+from plm_core.evaluation.gate_rules import GateRules
+from plm_core.finetuning.finetune_config import FinetuneConfig
 from plm_core.objectives import OBJECTIVES
-from plm_core.sections.deduplicate import DeduplicateConfig
-from plm_core.sections.evaluation import EvaluateConfig
-from plm_core.sections.models import MODELS
-from plm_core.shared.notices import NotifyConfig
-from plm_core.text.tokenizer import TokenizerConfig
-from tasks.settings.pretraining import PretrainConfig
+from plm_core.shared.options import NotifyConfig
+from plm_core.text.tokenizers import TokenizerConfig
+from tasks.parameters.pretrain_config import PretrainConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference"

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from flows.outcome import UserError
-from plm_core.shared import paths, shell, stores
-from plm_core.shared.kinds import TOKENIZERS, Formats
-from plm_core.shared.sampling import SamplingConfig
-from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
+from plm_core.shared import environment, mlflow_stores, paths
+from plm_core.shared.errors import INTERRUPTED, USER_ERROR, UserError
+from plm_core.shared.options import TOKENIZERS, Formats, SamplingConfig
 
 if TYPE_CHECKING:
-    from flows.backup import Summary
+    from flows.maintenance.backup import Summary
 
 app = typer.Typer(
     help="Continuous pretraining of language models of your own.",
@@ -57,7 +55,7 @@ def task(name: str, /, *arguments: object, **options: object) -> None:
 
     An option that is True becomes a flag, a list is given once per item, and None and False are left out.
     """
-    command = [sys.executable, "-m", f"tasks.{name}"]
+    command = [sys.executable, "-m", f"tasks.commands.{name}"]
     for option, value in options.items():
         flag = f"--{option.replace('_', '-')}"
         if value is True:
@@ -80,12 +78,12 @@ def checkpoint_folder(model: str | None, folder: Path | None) -> Iterator[Path]:
     if folder or local.is_dir():
         yield local
         return
-    from flows import registry
-    from flows.store import RegistryError
+    from flows.registry import model_registry
+    from flows.registry.mlflow_client import RegistryError
 
     with tempfile.TemporaryDirectory() as target:
         try:
-            with registry.opened(root) as opened:
+            with model_registry.opened(root) as opened:
                 fetched = opened.checkpoint(opened.get(name), Path(target))
         except RegistryError as error:
             trained = sorted(path.name for path in (root / paths.MODELS).glob("*") if path.is_dir())
@@ -98,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"  # which Python reads at its start: names of files and lines of DVC are UTF-8
         os.execv(sys.executable, sys.orig_argv)
-    shell.lead()
+    environment.lead()
     # The environment that `plm` is installed in comes first on the PATH, so that all processes use one interpreter.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     # Containers often say otherwise, and then every process compiles the thousands of files that MLflow imports.
@@ -136,8 +134,9 @@ def run(force: Annotated[bool, Option("--force", help="Run every stage, up to da
 
     Exit status: 1 when a stage failed, 75 when it was interrupted.
     """
-    from flows import display, pipeline, standing, timing
-    from flows.machine import Machine
+    from flows.processes.resources import Machine
+    from flows.registry import registry_status
+    from flows.run import live_table, pipeline, timing
 
     root = project()
     begun = time.monotonic()
@@ -150,11 +149,11 @@ def run(force: Annotated[bool, Option("--force", help="Run every stage, up to da
     whole = time.monotonic() - begun
     cores = Machine.detect().cores
     timing.keep(root, result, whole, cores)
-    display.show_end(result, whole, cores)
+    live_table.show_end(result, whole, cores)
     if not result.ok:
         print(f"error: {result.error}", file=sys.stderr)
         raise typer.Exit(1)
-    standing.show(display.console(), standing.registry_status(root))
+    registry_status.show(live_table.console(), registry_status.registry_status(root))
     print(f"report         {paths.REPORT}/report.html")
     print("MLflow UI      plm ui mlflow    runs, curves, registry")
     print("Prefect UI     plm ui prefect   flow runs, schedules, logs")
@@ -166,7 +165,7 @@ def deploy(
     name: Annotated[str, Option(help="Name the deployment in Prefect.")] = "scheduled",
 ) -> None:
     """Run the pipeline on a schedule, as long as this command runs."""
-    from flows import deploy as deployment
+    from flows.schedule import deploy as deployment
 
     deployment.serve(project(), cron, name)
 
@@ -179,13 +178,13 @@ def nights(
 
     Exit status: 1 when the last run failed or did not happen.
     """
-    from flows import nights as remembered
-    from flows import notify
-    from flows.checkout import at_work
+    from flows.run.checkout import at_work
+    from flows.schedule import history as remembered
+    from flows.schedule import notifications
 
     root = project()
     if test:
-        notify.test(root)
+        notifications.test(root)
     missed = remembered.tell_missed(root)
     for line in [*remembered.lines(root), *filter(None, [missed])]:
         print(line)
@@ -200,28 +199,30 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show which stages are up to date, and what the registry holds."""
-    from flows import checkout, settings, standing
-    from flows.graph import Graph
-    from flows.health import outputs
+    from flows import flow_configs
+    from flows.maintenance import output_checks
+    from flows.registry import registry_status
+    from flows.run import checkout
+    from flows.run.graph import Graph
 
     root = project()
-    if not as_json and outputs.empty(root):
-        settings.read(root)
+    if not as_json and output_checks.empty(root):
+        flow_configs.read(root)
         checkout.check_parameters(root)
         print("nothing was run yet: `plm run`")
         return
     stages: list[dict[str, Any]] = [
         {"name": name, "up_to_date": not reasons, "reasons": reasons} for name, reasons in Graph(root).status().items()
     ]
-    registry = standing.registry_status(root)
+    registry = registry_status.registry_status(root)
     if as_json:
         print(json.dumps({"stages": stages, "registry": registry}, indent=2))
         return
     from rich.table import Table
 
-    from flows import display
+    from flows.run import live_table
 
-    console = display.console()
+    console = live_table.console()
     shown = [stage for stage in stages if every or not stage["up_to_date"]]
     if shown:
         table = Table("stage", "state", "why", title="Stages")
@@ -230,7 +231,7 @@ def status(
             table.add_row(stage["name"], state, "; ".join(stage["reasons"]))
         console.print(table)
     console.print(f"stages         {sum(stage['up_to_date'] for stage in stages)} of {len(stages)} up to date")
-    standing.show(console, registry, every=every)
+    registry_status.show(console, registry, every=every)
 
 
 @app.command()
@@ -244,7 +245,7 @@ def sweep(
 
     Exit status: 1 when no trial has succeeded, 75 when it was interrupted.
     """
-    from flows.pipeline import prepare_environment
+    from flows.run.pipeline import prepare_environment
     from flows.sweeps import sweep as sweeps
 
     root = project()
@@ -275,13 +276,13 @@ def compare(
     with tempfile.TemporaryDirectory() as work:
         folders = list(filter(None, local))
         if len(folders) < 2:  # versions are fetched, and two of them re-evaluated on the current examples if necessary
-            from flows import judging, registry
+            from flows.registry import gate_runner, model_registry
 
-            with registry.opened(root) as opened:
+            with model_registry.opened(root) as opened:
                 if not folders:
                     one, other = (opened.get(name) for name in names)
                     if one.number != other.number:
-                        judging.judge(root, opened, other, one, also_earlier=False)
+                        gate_runner.judge(root, opened, other, one, also_earlier=False)
                 folders = [
                     folder or opened.evidence(opened.get(name), Path(work) / str(number))
                     for number, (name, folder) in enumerate(zip(names, local, strict=True))
@@ -297,10 +298,11 @@ def promote(
     force: Annotated[bool, Option("--force", help="Promote it even if the gate refuses.")] = False,
 ) -> None:
     """Make a version the champion, if the gate agrees."""
-    from flows import notify, promotion
+    from flows.registry import promotion
+    from flows.schedule import notifications
 
     outcome = promotion.promote(project(), version, reason, force=force)
-    notify.tell_models(project(), [outcome])
+    notifications.tell_models(project(), [outcome])
     if outcome.action == "refused":
         against = outcome.reasons[:-1]  # the last one is the user's own
         print(f"version {outcome.version}: refused by the gate: {'; '.join(against)}; `--force` overrules it")
@@ -311,11 +313,12 @@ def promote(
 @app.command()
 def rollback(reason: Reason) -> None:
     """Make the previous champion the champion again."""
-    from flows import notify, promotion
+    from flows.registry import promotion
+    from flows.schedule import notifications
 
     outcome = promotion.rollback(project(), reason)
     print(f"version {outcome.version} is the champion again: {'; '.join(outcome.reasons)}")
-    notify.tell_models(project(), [outcome])
+    notifications.tell_models(project(), [outcome])
 
 
 @app.command()
@@ -324,8 +327,10 @@ def ui(
     port: Annotated[int | None, Option(show_default="5000, and 4200 for Prefect", help="Listen on this port.")] = None,
 ) -> None:
     """Serve the user interface of MLflow or Prefect."""
-    from flows import server, settings, supervisor
-    from flows.pipeline import prepare_environment
+    from flows import flow_configs
+    from flows.processes import supervisor
+    from flows.run.pipeline import prepare_environment
+    from flows.schedule import prefect_server
 
     root = project()
     prepare_environment(root)
@@ -338,11 +343,13 @@ def ui(
         environment[name] = os.environ.get(name) or f"http://127.0.0.1:{port},http://localhost:{port}"
     else:
         port = port or 5000
-        uri = settings.read(root)[0].uri
+        uri = flow_configs.read(root)[0].uri
         if uri.startswith("http"):
-            print(f"open {stores.shown(uri)} in a browser: MLflow runs there (MLFLOW_TRACKING_URI or tracking.uri)")
+            print(
+                f"open {mlflow_stores.shown(uri)} in a browser: MLflow runs there (MLFLOW_TRACKING_URI or tracking.uri)"
+            )
             return
-        stores.follow(uri)
+        mlflow_stores.follow(uri)
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--port", str(port)]
         command += ["--workers", "1"]
         environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -352,7 +359,7 @@ def ui(
     options = {"cwd": root, "env": {**os.environ, **environment}, "stdout": subprocess.DEVNULL}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
     ours = ["sh", "-c", 'exec "$@" >&2', "sh", *command]
-    with supervisor.started(server.STOP_S, ours, **options) as process, contextlib.suppress(KeyboardInterrupt):
+    with supervisor.started(prefect_server.STOP_S, ours, **options) as process, contextlib.suppress(KeyboardInterrupt):
         raise typer.Exit(process.wait())
 
 
@@ -368,7 +375,7 @@ def doctor(
 
     Exit status: 0 when all is well, 1 when there is a problem, 2 when not everything could be checked.
     """
-    from flows import doctor as health
+    from flows.maintenance import doctor as health
 
     report = health.look(project(), everything, mend=fix)
     print(json.dumps(health.plain(report), indent=2) if as_json else "\n".join(health.lines(report)))
@@ -381,7 +388,7 @@ def backup(
     keep: Annotated[int | None, Option(min=1, show_default="all", help="Keep only the newest N backups.")] = None,
 ) -> None:
     """Copy the registry, snapshots, imports and results."""
-    from flows import backup as backups
+    from flows.maintenance import backup as backups
 
     _show(backups.backup(project(), _address(target), keep), "copied")
 
@@ -394,7 +401,7 @@ def restore(
     ] = "",
 ) -> None:
     """Restore a backup; nothing that is here is lost."""
-    from flows import backup as backups
+    from flows.maintenance import backup as backups
 
     _show(backups.restore(project(), _address(source), at), "restored from it")
 
@@ -411,8 +418,8 @@ def gc(
     from rich.filesize import decimal
     from rich.table import Table
 
-    from flows import doctor as health
-    from flows.display import console
+    from flows.maintenance import doctor as health
+    from flows.run.live_table import console
 
     if yes and dry_run:
         raise UserError("--yes, --dry-run: expected one of them")

@@ -18,15 +18,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from plm_core.config import UserError
-from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
-from plm_core.sections.description import CONFIG_FILE as CONFIG_FILE
-from plm_core.sections.description import FORMAT as FORMAT
-from plm_core.sections.description import CheckpointConfig as CheckpointConfig
-from plm_core.sections.description import Lineage as Lineage
-from plm_core.sections.description import read_description
-from plm_core.sections.models import MODELS, shape
-from plm_core.text.tokenizer import Tokenizer
-from plm_core.text.tokenizers import open_tokenizer
+from plm_core.configs.architectures import MODELS, shape
+from plm_core.configs.checkpoint_description import CONFIG_FILE as CONFIG_FILE
+from plm_core.configs.checkpoint_description import FORMAT as FORMAT
+from plm_core.configs.checkpoint_description import CheckpointConfig as CheckpointConfig
+from plm_core.configs.checkpoint_description import Lineage as Lineage
+from plm_core.configs.checkpoint_description import read_description
+from plm_core.shared.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
+from plm_core.text.tokenizer_kinds import open_tokenizer
+from plm_core.text.tokenizers import Tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
 

@@ -130,8 +130,8 @@ def documents():
 @pytest.fixture(scope="session")
 def tokenizers(documents, tmp_path_factory):
     """A tokenizer of 307 pieces of each kind."""
-    from plm_core.text.tokenizer import NOT_LEARNED, TokenizerConfig
-    from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
+    from plm_core.text.tokenizer_kinds import open_tokenizer, train_tokenizer
+    from plm_core.text.tokenizers import NOT_LEARNED, TokenizerConfig
 
     made = {}
     for kind in NOT_LEARNED:
@@ -149,7 +149,7 @@ def tokenizer(tokenizers):
 @pytest.fixture(scope="session")
 def store(tmp_path_factory, documents, tokenizer):
     """The documents as a token store of several shards."""
-    from plm_core.text.store import TokenStore, write_store
+    from plm_core.text.token_store import TokenStore, write_store
 
     folder = tmp_path_factory.mktemp("store") / "train"
     write_store(folder, ((d.id, d.text) for d in documents), tokenizer, shard_tokens=777)

@@ -13,13 +13,13 @@ import urllib.request
 import mlflow
 import psutil
 
-from plm_core.shared.stores import PUBLISHER
+from plm_core.shared.mlflow_stores import PUBLISHER
 
 
 def start(folder, body, **environment):
     """Start a stage whose code is ``body``."""
     head = (
-        "import os, resource, signal, sys, time\nfrom pathlib import Path\nfrom tasks.tracking.client import tracked\n"
+        "import os, resource, signal, sys, time\nfrom pathlib import Path\nfrom tasks.tracking.tracker import tracked\n"
     )
     return subprocess.Popen(
         [sys.executable, "-c", head + body],

@@ -1,12 +1,16 @@
-"""What a sweep has tried and tries next: Optuna's study, in a database next to the trials. Used by ``sweep.py``.
+"""The section ``sweep`` of ``params.yaml``, and what a sweep has tried and tries next. Used by ``sweep.py``.
 
-Optuna proposes by TPE (Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization") and prunes by the median of
-the other trials at the same step (Golovin et al. 2017, "Google Vizier", section 3.2). A trial that was running when
-everything was killed is still RUNNING there, and resumes.
+Optuna's study is a database next to the trials. Optuna proposes by TPE (Bergstra et al. 2011, "Algorithms for
+Hyper-Parameter Optimization") and prunes by the median of the other trials at the same step (Golovin et al. 2017,
+"Google Vizier", section 3.2). A trial that was running when everything was killed is still RUNNING there, and resumes.
 """
 
+import math
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import optuna
 from optuna import Study as Study
@@ -16,10 +20,101 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.exceptions import StorageInternalError as StorageInternalError
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as TrialState
+from pydantic import Field
 
-from flows.outcome import UserError
-from flows.sweeps.space import Range, Sweep, Value
-from plm_core.shared.paths import STUDY
+from flows.flow_configs import Name
+from plm_core import config
+from plm_core.shared.errors import UserError
+from plm_core.shared.paths import METRICS, STUDY
+
+Number = int | float
+Value = bool | Number | str
+Above0 = Annotated[float, Field(gt=0)]
+
+
+@config.section
+class Range:
+    """The numbers between two bounds; whole numbers if both bounds are."""
+
+    low: Number
+    """The smallest."""
+    high: Number
+    """The largest."""
+    log: bool = False
+    """Whether the scale is logarithmic: for rates, and for sizes that grow by factors."""
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"low: {self.low}, high: {self.high}; expected a smaller and a larger number")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low: {self.low}; expected a number above 0 with log")
+
+
+@config.section
+class Sweep:
+    """What ``plm sweep`` searches."""
+
+    metric: Name
+    """``FILE/NAME``: a number that a stage writes into ``artifacts/metrics/FILE.json``. Each trial brings this stage up
+    to date, with all that it depends on."""
+    direction: Literal["lower", "higher"]
+    """Which of two values is better."""
+    space: dict[str, Range | list[Value]]
+    """The range or the list of values of each dotted parameter. A model with several layers and heads, for example:
+    ``pretrain.gpt.model.layers: {low: 1, high: 4}``, ``pretrain.gpt.model.heads: [2, 4]``."""
+    trials: Annotated[int, Field(ge=1)]
+    """The maximum number of trials, in all calls of the command together."""
+    minutes: Above0 | None = None
+    """The wall-clock time for the trials, in all calls together; trials that run at the end keep their state, and
+    resume when there is more time. null: no limit but the number of trials."""
+    cost: Above0 | None = None
+    """The same in money, at the price of an hour of this machine in ``PLM_PRICE_PER_HOUR``."""
+    prune: bool = True
+    """Whether to end a trial early if a validation is worse than the median of the other trials at this step: for
+    metrics that a training run reports, ``valid_loss`` and ``valid_score``."""
+    seed: int = 0
+    """The seed of the search. With one trial at a time, the same seed tries the same values."""
+
+    def __post_init__(self) -> None:
+        # What would otherwise fail in the first trial.
+        if not re.fullmatch(r"[^/]+/.+", self.metric):
+            raise ValueError(f"metric: {self.metric!r}; expected FILE/NAME, such as pretrain-gpt/valid_loss")
+        if not self.space:
+            raise ValueError("space: empty; expected at least one parameter")
+        for name, values in self.space.items():
+            if isinstance(values, list) and len(values) < 2:
+                raise ValueError(f"space.{name}: {values}; expected at least two values, or low and high")
+
+    @property
+    def file(self) -> str:
+        """The metrics file, relative to the checkout."""
+        return (METRICS / f"{self.metric.partition('/')[0]}.json").as_posix()
+
+    @property
+    def name(self) -> str:
+        """The name of the number in that file."""
+        return self.metric.partition("/")[2]
+
+    @property
+    def searched(self) -> str:
+        """The digest of everything that trials must share to be comparable."""
+        # Not trials, minutes and the like: a sweep may get more of them.
+        return config.digest(self.metric, self.direction, {name: str(values) for name, values in self.space.items()})
+
+    def seconds(self) -> float:
+        """The wall-clock seconds for all trials together. Raises UserError: there is a cost, but no price."""
+        # One clock for both: money is time at the machine's price.
+        limits = [60 * self.minutes] if self.minutes else []
+        if self.cost:
+            price = os.environ.get("PLM_PRICE_PER_HOUR", "")
+            try:
+                limits.append(3600 * self.cost / float(price))
+            except (ValueError, ZeroDivisionError):
+                raise UserError(
+                    f"sweep.cost: {self.cost:g}, but PLM_PRICE_PER_HOUR is {price!r}; expected what an hour costs"
+                ) from None
+        return min(limits, default=math.inf)
+
 
 RANDOM, WARM = 10, 5
 """The number of trials drawn at random before the search proposes any, and of those that are never pruned."""

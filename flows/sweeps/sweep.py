@@ -15,21 +15,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows import placement, settings
-from flows.graph import Graph
-from flows.machine import Machine
-from flows.outcome import UserError
-from flows.placement import Cluster
-from flows.process import CancelledError, StageError, StageProcesses
-from flows.sweeps.space import Sweep, Value
+from flows import flow_configs
+from flows.processes import executor
+from flows.processes.executor import Cluster
+from flows.processes.process import StageError, StageProcesses
+from flows.processes.resources import CancelledError, Machine
+from flows.run.graph import Graph
+from flows.run.parent_run import pipeline_run
+from flows.run.timing import clock
 from flows.sweeps.study import (
     ENDED,
     Ended,
     StorageInternalError,
     Study,
+    Sweep,
     Trial,
     TrialPruned,
     TrialState,
+    Value,
     best,
     distribution,
     ended,
@@ -38,10 +41,9 @@ from flows.sweeps.study import (
     params_of,
 )
 from flows.sweeps.trial import needed
-from flows.sweeps.workspaces import Workspaces, only_one
-from flows.timing import clock
-from flows.tracking import pipeline_run
+from flows.sweeps.trial_checkouts import Workspaces, only_one
 from plm_core.shared import parameters, paths
+from plm_core.shared.errors import UserError
 
 RETRIES = 2
 """How often a trial is resumed if its process is killed."""
@@ -71,9 +73,9 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
     """
     if not re.fullmatch(r"[\w-]+", name):
         raise UserError(f"--name: {name!r}; expected letters, digits, - and _")
-    sweep = settings.read_section(root, Sweep, "sweep")
+    sweep = flow_configs.read_section(root, Sweep, "sweep")
     sweep.seconds()
-    machine = placement.detect()
+    machine = executor.detect()
     graph = Graph(root)
     stage = next((stage.name for stage in graph.stages if sweep.file in stage.outs), None)
     if stage is None:
@@ -97,7 +99,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
             _begin_with_what_is(root, sweep, study)
         with pipeline_run(root, f"sweep {name}") as parent:
             # A trial's own folder has neither MLflow's store nor compiled code.
-            env = {"MLFLOW_TRACKING_URI": settings.read(root)[0].uri} | _share(machine, jobs)
+            env = {"MLFLOW_TRACKING_URI": flow_configs.read(root)[0].uri} | _share(machine, jobs)
             env["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
             env |= {"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"}
             try:

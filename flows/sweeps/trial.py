@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.checkout import checked_out
-from flows.outcome import Spent, UserError
-from flows.process import StageError
-from flows.reproducing import Reproducer
-from flows.stages import Stage
-from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
+from flows.processes.process import StageError
+from flows.run.checkout import checked_out
+from flows.run.graph import Stage
+from flows.run.reproduce import Reproducer
+from flows.run.run_result import Spent
+from plm_core.shared.errors import INTERRUPTED, USER_ERROR, UserError
 
 
 def needed(stages: Sequence[Stage], last: str) -> list[Stage]:

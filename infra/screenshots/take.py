@@ -20,7 +20,7 @@ from typing import Any
 import mlflow
 from browser import BINARY, Browser
 
-from flows import settings
+from flows import flow_configs
 from plm_core.shared import paths
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ def main() -> None:
     """Take all screenshots."""
     if BINARY is None:
         sys.exit("error: no Chromium on this machine; expected chromium or google-chrome on the PATH")
-    tracking, promotion = settings.read(ROOT)
+    tracking, promotion = flow_configs.read(ROOT)
     client = mlflow.MlflowClient(tracking.uri)
     experiment = client.get_experiment_by_name(tracking.experiment)
     versions = client.search_model_versions(f"name = '{promotion.registered_model}'")

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from flows.server import answers
+from flows.schedule.prefect_server import answers
 
 WAIT_S = 600.0
 """How long they may take; half a minute on an idle machine."""

@@ -11,12 +11,12 @@ from dataclasses import field
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.config import PositiveShare, UserError, section
 from plm_core.corpus.normalize import shortened
-from plm_core.files import sha256_text
 from plm_core.objectives import OBJECTIVES
+from plm_core.shared.files import sha256_text
 
 SEAM = " "
 """What separates a prompt from an option. It is encoded with the option, whose first word it begins."""

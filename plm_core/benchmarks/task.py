@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plm_core.benchmarks.examples import (
+from plm_core.benchmarks.example_readers import (
     OUTSIDE,
     TABLES,
     Answer,
@@ -29,7 +29,7 @@ from plm_core.benchmarks.examples import (
     write_lines,
 )
 from plm_core.config import UserError, from_dict, section
-from plm_core.files import RESTORE, verify_checksums
+from plm_core.shared.files import RESTORE, verify_checksums
 
 FILE = "task.json"
 
@@ -125,7 +125,7 @@ class Kind:
     """A kind of task. This class is also the kind whose examples have a label, the id of a class."""
 
     metrics: tuple[str, ...] = ("accuracy", "macro_f1", "matthews")
-    """By the names of ``plm_core.evaluation.metrics``."""
+    """By the names of ``plm_core.evaluation.evaluate_modules``."""
     stated: tuple[str, ...] = ("a", "label")
     """The fields of ``ExamplesConfig`` that a team's own task must state, in addition to kind and score."""
     optional: tuple[str, ...] = ("b", "labels", "symmetric", "id", "group")
@@ -142,10 +142,10 @@ class Kind:
     """Whether an answer is the id of a label, so that a language model can be asked which one is likeliest."""
     has_checks = True
     """Whether there are behavioural checks."""
-    head = "plm_core.finetuning.heads:CLASSES"
-    """Where a model learns it: a ``plm_core.finetuning.heads.TaskHead``."""
-    linear = "plm_core.finetuning.linear:classes"
-    """Where a linear model learns it: a function as in ``plm_core.finetuning.linear``."""
+    head = "plm_core.finetuning.task_heads:CLASSES"
+    """Where a model learns it: a ``plm_core.finetuning.task_heads.TaskHead``."""
+    linear = "plm_core.finetuning.linear_baselines:classes"
+    """Where a linear model learns it: a function as in ``plm_core.finetuning.linear_baselines``."""
 
     def require_labels(self, task: GlueTask) -> None:
         """Raise ValueError for labels that a task of this kind cannot have."""
@@ -201,8 +201,8 @@ class Regression(Kind):
 
     metrics = ("pearson", "spearman")
     has_labels = of_classes = has_options = False
-    head = "plm_core.finetuning.heads:NUMBERS"
-    linear = "plm_core.finetuning.linear:numbers"
+    head = "plm_core.finetuning.task_heads:NUMBERS"
+    linear = "plm_core.finetuning.linear_baselines:numbers"
 
     def reader(self, task: GlueTask, layout: Layout) -> Reader:
         return TableReader(layout, partial(number_of, span=task.span))
@@ -228,8 +228,8 @@ class MultipleChoice(Kind):
     optional = ("b", "labels", "id", "group")
     of_classes = has_checks = False
     has_choices = True
-    head = "plm_core.finetuning.heads:CHOICES"
-    linear = "plm_core.finetuning.linear:choices"
+    head = "plm_core.finetuning.task_heads:CHOICES"
+    linear = "plm_core.finetuning.linear_baselines:choices"
 
     def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
         many = len(config.choices)
@@ -256,8 +256,8 @@ class TokenClassification(Kind):
     optional = ()
     formats = (".conll", ".txt")
     of_classes = has_options = has_checks = False
-    head = "plm_core.finetuning.heads:TAGS"
-    linear = "plm_core.finetuning.linear:tags"
+    head = "plm_core.finetuning.task_heads:TAGS"
+    linear = "plm_core.finetuning.linear_baselines:tags"
 
     def require_labels(self, task: GlueTask) -> None:
         labels = task.labels
@@ -304,8 +304,8 @@ class QuestionAnswering(Kind):
     optional = ("labels", "unanswerable")
     formats = (".json",)
     has_labels = of_classes = has_options = has_checks = False
-    head = "plm_core.finetuning.heads:SPANS"
-    linear = "plm_core.finetuning.linear:spans"
+    head = "plm_core.finetuning.task_heads:SPANS"
+    linear = "plm_core.finetuning.linear_baselines:spans"
 
     def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
         return f"Where in the text is the answer{', if it is there' if config.unanswerable else ''}?", config.labels
@@ -339,8 +339,8 @@ class Search(Kind):
     stated = ("a", "b")
     optional = ("id", "group")
     has_labels = of_classes = has_options = has_checks = False
-    head = "plm_core.finetuning.heads:SEARCH"
-    linear = "plm_core.finetuning.linear:search"
+    head = "plm_core.finetuning.task_heads:SEARCH"
+    linear = "plm_core.finetuning.linear_baselines:search"
 
     def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
         return "Which passage is relevant to the query?", config.labels

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_core.config import UserError
-from plm_core.files import RESTORE, atomic_file, atomic_folder
+from plm_core.shared.files import RESTORE, atomic_file, atomic_folder
 
 T = TypeVar("T")
 Row = dict[str, Any]

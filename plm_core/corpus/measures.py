@@ -360,4 +360,4 @@ MEASURES |= {
         line_ends_per_word,
     )
 }
-"""Functions of a ``Text`` and of the arguments of their rules (``plm_core/corpus/clean.py``), by name."""
+"""Functions of a ``Text`` and of the arguments of their rules (``cleaning.py``), by name."""

@@ -21,11 +21,11 @@ import numpy as np
 import rensa
 
 from plm_core.config import UserError
+from plm_core.configs.stage_configs import Similarity
 from plm_core.corpus.normalize import duplicate_key
-from plm_core.corpus.pool import Pool, results_of
+from plm_core.corpus.part_pool import Pool, results_of
 from plm_core.corpus.shingles import batches, scrambled, words
-from plm_core.files import atomic_file
-from plm_core.sections.deduplicate import Similarity
+from plm_core.shared.files import atomic_file
 
 SEED = 1
 """The seed of the permutations; a constant, so that every run finds the same duplicates."""

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import zstandard
 from pyarrow import types
 
-from plm_core.corpus.quarantine import Refused
+from plm_core.corpus.removals import Refused
 
 COMPRESSIONS = (".gz", ".zst")
 HEAD = 1024

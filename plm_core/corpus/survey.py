@@ -11,12 +11,12 @@ from statistics import mean, median
 from typing import Any
 
 from plm_core.config import UserError, from_dict, listed
-from plm_core.corpus.clean import CleanConfig, clean_document
+from plm_core.corpus.cleaning import CleanConfig, clean_document
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import UNDETERMINED, LanguageConfig, language_of
-from plm_core.corpus.quarantine import Quarantined, Refused
 from plm_core.corpus.records import DELIMITERS, READABLE, Record, format_of, records
-from plm_core.corpus.sources.folder import Files, Folder
+from plm_core.corpus.removals import Quarantined, Refused
+from plm_core.corpus.sources.folder_source import Files, Folder
 
 LIMIT = 100_000_000
 """The bytes of the longest record, as in a source's default."""

@@ -36,10 +36,10 @@ from typing import Any
 import numpy as np
 
 from plm_core.config import UserError
-from plm_core.corpus.split import place_of
+from plm_core.corpus.splits import place_of
 from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, parts_of, score_by_subset
-from plm_core.evaluation.seal import opened
-from plm_core.evaluation.spans import TIE, counts
+from plm_core.evaluation.example_counts import TIE, counts
+from plm_core.evaluation.sealed_csv import opened
 from plm_core.objectives import OBJECTIVES
 
 LIKELIHOOD = "likelihood.csv"

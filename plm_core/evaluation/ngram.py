@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyppmd
 
-from plm_core.text.special import EOS
+from plm_core.text.tokenizers import EOS
 
 UNKNOWN = -1
 """The number of an n-gram that was not seen, or that would reach into the previous document."""

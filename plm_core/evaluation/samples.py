@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from plm_core.configs.stage_configs import around
 from plm_core.corpus.normalize import words_of
 from plm_core.corpus.shingles import words
-from plm_core.evaluation.overlap import NGRAM, Search
+from plm_core.evaluation.train_overlap import NGRAM, Search
 from plm_core.objectives import OBJECTIVES
-from plm_core.sections.evaluation import around
-from plm_core.text.special import CLS, MASK, PIECES, SEP
-from plm_core.text.tokenizer import Tokenizer
+from plm_core.text.tokenizers import CLS, MASK, PIECES, SEP, Tokenizer
 from plm_core.training.device import Device
 
 Filler = Callable[[Any, Tokenizer, str, Device], list[tuple[str, float]]]

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from plm_core.benchmarks.task import KINDS
 from plm_core.finetuning.featurize import Row
-from plm_core.finetuning.heads import CLASSES, NOWHERE, ExampleBatch, Predicted, TaskHead, padded
 from plm_core.finetuning.input_formats import InputFormat
-from plm_core.objectives.loss import IGNORED, Batch, Carry, Loss
-from plm_core.text.special import PAD
+from plm_core.finetuning.task_heads import CLASSES, NOWHERE, ExampleBatch, Predicted, TaskHead, padded
+from plm_core.objectives.objective import IGNORED, Batch, Carry, Loss
+from plm_core.text.tokenizers import PAD
 
 SHORTEST = 8
 """The smallest padded length if there should be few different lengths."""

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_core.benchmarks.examples import Example, sample
+from plm_core.benchmarks.example_readers import Example, sample
 from plm_core.benchmarks.task import KINDS, GlueTask, read_examples
 from plm_core.checkpoint import Loaded
 from plm_core.config import UserError
 from plm_core.corpus.normalize import normalize
 from plm_core.finetuning.input_formats import InputFormat, Written, input_format_of
 from plm_core.text.samplers import epoch_order, stream_seed
-from plm_core.text.tokenizer import Spelling, Tokenizer
+from plm_core.text.tokenizers import Spelling, Tokenizer
 
 SHORTEST_CONTEXT = 8
 """Room for start, delimiter and extract token, and a little text."""

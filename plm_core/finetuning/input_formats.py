@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from plm_core.objectives import OBJECTIVES
-from plm_core.text.special import BOS, CLS, SEP
+from plm_core.text.tokenizers import BOS, CLS, SEP
 
 Part = tuple[int | Literal["a", "b"], int]
 """A special token, or the place of a text; and its segment."""

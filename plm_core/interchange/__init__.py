@@ -3,7 +3,7 @@
 ``FAMILIES`` and ``PUBLISHED`` have the tables that map our sizes and weights to theirs.
 """
 
-from plm_core.interchange.families import FAMILIES, PUBLISHED
-from plm_core.interchange.folder import export_hf, import_hf
+from plm_core.interchange.architecture_tables import FAMILIES, PUBLISHED
+from plm_core.interchange.transformers_folder import export_hf, import_hf
 
 __all__ = ["FAMILIES", "PUBLISHED", "export_hf", "import_hf"]

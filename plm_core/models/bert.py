@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plm_core.configs.architectures import BERTConfig
 from plm_core.models.blocks import attend, both_directions, check_ids, narrowed, places_in, rows_at
-from plm_core.models.output import Output
-from plm_core.sections.models import BERTConfig
+from plm_core.models.output_layer import Output
 
 POSITIONS = 2.0
 """The standard deviation of the positions of ``look_at_neighbours``, in units of that of the tokens."""

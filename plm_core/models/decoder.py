@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from plm_core.models.blocks import check_documents, check_ids, check_length, places_in, same_document
-from plm_core.models.output import Output
+from plm_core.models.output_layer import Output
 
 
 class Decoder(nn.Module):

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plm_core.configs.architectures import BERTConfig, ELECTRAConfig
 from plm_core.models.bert import Block, embedded, initialise
-from plm_core.models.output import Output
-from plm_core.sections.models import BERTConfig, ELECTRAConfig
+from plm_core.models.output_layer import Output
 
 
 class Generator(nn.Module):

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plm_core.configs.architectures import GPTConfig
 from plm_core.models.blocks import attend, narrowed
 from plm_core.models.decoder import Decoder
-from plm_core.sections.models import GPTConfig
 
 
 class Attention(nn.Module):

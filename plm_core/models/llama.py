@@ -17,11 +17,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plm_core.configs.architectures import LlamaConfig
 from plm_core.models.blocks import attend, narrowed
 from plm_core.models.decoder import Decoder
-from plm_core.models.output import Output
+from plm_core.models.output_layer import Output
 from plm_core.models.rotary import Angles, angles, rotate
-from plm_core.sections.models import LlamaConfig
 
 
 class Attention(nn.Module):

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plm_core.configs.architectures import ModernBERTConfig
 from plm_core.models.blocks import attend, both_directions, narrowed, rows_at
-from plm_core.models.output import Output
+from plm_core.models.output_layer import Output
 from plm_core.models.rotary import Angles, angles, rotate
-from plm_core.sections.models import ModernBERTConfig
 
 
 class View(NamedTuple):

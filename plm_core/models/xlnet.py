@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plm_core.configs.architectures import XLNetConfig
 from plm_core.models.blocks import attend, check_ids, check_length, narrowed, windows_at
-from plm_core.models.output import Output
-from plm_core.sections.models import XLNetConfig
+from plm_core.models.output_layer import Output
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""

@@ -6,10 +6,10 @@ is a file in the package that does so.
 """
 
 from plm_core.config import choose
-from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
+from plm_core.objectives.objective import Objective, Quantity
 from plm_core.objectives.permutation import Permutation
 from plm_core.objectives.replaced import Replaced
 

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from plm_core.config import section
-from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, output_nll
+from plm_core.objectives.objective import IGNORED, Batch, Batches, Carry, Loss, Objective, Quantity, output_nll
 from plm_core.text.packing import Packed
 from plm_core.text.samplers import Streams, TokenRange, Windows, items_at, spread
-from plm_core.text.special import EOS, PAD
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizers import EOS, PAD
 
 if TYPE_CHECKING:
     import torch
@@ -51,13 +50,13 @@ class Causal(Objective):
 
     likelihood = Quantity(
         "bits_per_byte",
-        scorer="plm_core.evaluation.likelihood.causal:score",
+        scorer="plm_core.evaluation.likelihood.bits_per_byte:score",
         meaning="each token given those before it, by the chain rule: a likelihood of the text",
     )
     perplexity = True
     input_format = "plm_core.finetuning.input_formats:EXTRACT"
-    decoder = "plm_core.generation.decoding:causal"
-    ranker = "plm_core.evaluation.fewshot:likelihoods"
+    decoder = "plm_core.generation:causal"
+    ranker = "plm_core.evaluation.fewshot_scoring:likelihoods"
     frame = (EOS,), ()
     legend = "Every position predicts the next token; </s> begins and ends a document."
 

@@ -23,13 +23,12 @@ import numpy as np
 from pydantic import Field
 
 from plm_core.config import section
-from plm_core.objectives.base import Quantity
 from plm_core.objectives.causal import Causal, CausalBatch, PackedCausalBatch
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, output_nll
 from plm_core.objectives.masked import mask
+from plm_core.objectives.objective import IGNORED, Batch, Batches, Carry, Loss, Quantity, output_nll
 from plm_core.text.samplers import TokenRange, draws, stream_seed
-from plm_core.text.special import EOS
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizers import EOS
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +52,7 @@ class Hybrid(Causal):
     beside = (
         Quantity(
             "shifted_pseudo_bits_per_byte",
-            scorer="plm_core.evaluation.likelihood.pseudo:score_shifted",
+            scorer="plm_core.evaluation.likelihood.pseudo_bits_per_byte:score_shifted",
             meaning="each token given all the others, by the position before it (pseudo-log-likelihood): not a "
             "likelihood of the text, and not comparable with one",
             excerpt=True,

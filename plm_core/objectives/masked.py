@@ -19,12 +19,21 @@ import numpy as np
 from pydantic import Field
 
 from plm_core.config import section
-from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, output_nll, summed_nll
+from plm_core.objectives.objective import (
+    IGNORED,
+    Batch,
+    Batches,
+    Carry,
+    Loss,
+    Objective,
+    Quantity,
+    output_nll,
+    summed_nll,
+)
 from plm_core.text.packing import Packed
 from plm_core.text.samplers import Pairs, TokenRange, Windows, draws, items_at, spread, stream_seed
-from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizers import CLS, MASK, PAD, PIECES, SEP, UNK
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +74,7 @@ class Masked(Objective):
 
     likelihood = Quantity(
         "pseudo_bits_per_byte",
-        scorer="plm_core.evaluation.likelihood.pseudo:score",
+        scorer="plm_core.evaluation.likelihood.pseudo_bits_per_byte:score",
         meaning="each token given all the others (pseudo-log-likelihood): not a likelihood of the text, and not "
         "comparable with one",
         excerpt=True,

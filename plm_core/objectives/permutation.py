@@ -20,11 +20,10 @@ import numpy as np
 from pydantic import PositiveInt
 
 from plm_core.config import section
-from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import Batch, Batches, Carry, Loss, output_nll
+from plm_core.objectives.objective import Batch, Batches, Carry, Loss, Objective, Quantity, output_nll
 from plm_core.text.samplers import Streams, TokenRange, draws, stream_seed
-from plm_core.text.special import CLS, EOS, SEP
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizers import CLS, EOS, SEP
 
 if TYPE_CHECKING:
     import torch
@@ -57,20 +56,20 @@ class Permutation(Objective):
 
     likelihood = Quantity(
         "fixed_order_bits_per_byte",
-        scorer="plm_core.evaluation.likelihood.permutation:score",
+        scorer="plm_core.evaluation.likelihood.order_bits_per_byte:score",
         meaning="each token given those before it, by the query stream: a likelihood of the text in one of the orders "
         "that training draws, not comparable with that of a causal model",
     )
     beside = (
         Quantity(
             "mean_order_bits_per_byte",
-            scorer="plm_core.evaluation.likelihood.permutation:score_orders",
+            scorer="plm_core.evaluation.likelihood.order_bits_per_byte:score_orders",
             meaning="the mean over random orders, each a likelihood of the text: what training minimises",
             excerpt=True,
         ),
     )
     input_format = "plm_core.finetuning.input_formats:CLS_LAST"
-    decoder = "plm_core.generation.decoding:permutation"
+    decoder = "plm_core.generation:permutation"
     frame = (EOS,), ()
     legend = "<3: word> was predicted third, from what it may see of its row and the row's memory."
 

@@ -19,12 +19,11 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from plm_core.config import section
-from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nll
 from plm_core.objectives.masked import MaskedBatch, MaskedRows, slots
+from plm_core.objectives.objective import IGNORED, Batch, Batches, Carry, Loss, Objective, Quantity, summed_nll
 from plm_core.text.samplers import Windows, draws, stream_seed
-from plm_core.text.special import CLS, MASK, SEP
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizers import CLS, MASK, SEP
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +49,7 @@ class Replaced(Objective):
 
     likelihood = Quantity(
         "generator_pseudo_bits_per_byte",
-        scorer="plm_core.evaluation.likelihood.pseudo:score",
+        scorer="plm_core.evaluation.likelihood.pseudo_bits_per_byte:score",
         meaning="each token given all the others, by the generator: not a likelihood of the text, and it says little "
         "about the discriminator, the part that is fine-tuned",
         excerpt=True,

@@ -17,7 +17,7 @@ import torch
 from scipy.sparse import coo_array, csr_array
 from torch import Tensor, nn
 
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
 
 WINDOW = 2
 """How many tokens to either side are neighbours; one at distance d counts 1/d."""

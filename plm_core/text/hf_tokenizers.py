@@ -21,8 +21,17 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from plm_core.config import UserError
 from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
-from plm_core.text.special import PIECES, UNK
-from plm_core.text.tokenizer import JSON_FILE, Spelling, Tokenizer, TokenizerConfig, spelled, too_large, too_small
+from plm_core.text.tokenizers import (
+    JSON_FILE,
+    PIECES,
+    UNK,
+    Spelling,
+    Tokenizer,
+    TokenizerConfig,
+    spelled,
+    too_large,
+    too_small,
+)
 
 MIN_FREQUENCY = 2
 """A pair that occurs once in the corpus is not merged (Sennrich et al. 2016; the default of their subword-nmt)."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from plm_core.config import UserError
-from plm_core.text.special import PAD
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizers import PAD
 
 
 def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:

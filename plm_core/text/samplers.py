@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plm_core.config import UserError, digest
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
 
 
 class TokenRange(NamedTuple):

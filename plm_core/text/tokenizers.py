@@ -1,58 +1,176 @@
-"""The four kinds of tokenizers by name: one is trained, or read from its file.
+"""Tokenizers: their special tokens, their interface, and their section of the parameters.
 
-``sentencepieces.py`` (bpe, unigram) and ``hf_tokenizers.py`` (wordpiece, bytelevel) are imported only when needed.
+A tokenizer is trained by one stage and read by all later ones.
 """
 
-from collections.abc import Iterable
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, ClassVar, NamedTuple
 
-from plm_core.config import UserError
-from plm_core.files import CHECKSUMS, verify_checksums
-from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, PUBLISHED_FILE, Tokenizer, TokenizerConfig
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from plm_core.config import UserError, section
+from plm_core.corpus.normalize import normalize
+from plm_core.shared.options import Tokenizers
+
+PAD, UNK, BOS, EOS, MASK, CLS, SEP = range(7)
+"""Token ids. EOS ends every document and, as in GPT-2, also precedes a text that is to be continued."""
+
+PIECES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", "<cls>", "<sep>")
+"""The pieces with the ids above. They are control symbols: no text can spell them."""
 
 
-def open_tokenizer(place: Path) -> Tokenizer:
-    """Read a tokenizer's file, or the one in a folder; UserError if there is none that the stage could have written."""
-    names = (MODEL_FILE, JSON_FILE, PUBLISHED_FILE) if place.is_dir() else ("",)
-    path = next((place / name for name in names if (place / name).is_file()), None)
-    if path is None:
+MODEL_FILE = "tokenizer.model"
+"""The file of the kinds of sentencepiece."""
+JSON_FILE = "tokenizer.json"
+"""The file of the kinds of the library tokenizers."""
+PUBLISHED_FILE = "tokenizer.published.json"
+"""The file of a published tokenizer, with how its ids are permuted."""
+BYTES_AND_SPECIALS = 256 + len(PIECES) + 1
+"""The smallest vocabulary of sentencepiece: every byte, the special tokens, the line end."""
+NOT_LEARNED = {"bpe": BYTES_AND_SPECIALS, "unigram": BYTES_AND_SPECIALS, "wordpiece": len(PIECES), "bytelevel": 263}
+"""The kinds, and how many entries every vocabulary of that kind has in common."""
+
+
+@section
+class GivenTokenizer:
+    """Section ``tokenizers.<name>.given``; because of the digest, DVC notices a change of the file."""
+
+    file: str
+    """A ``tokenizer.model`` or ``tokenizer.json`` as stage tokenizer writes it, or one that ``plm import`` wrote."""
+    sha256: str
+    """Its digest."""
+
+
+@section
+class TokenizerConfig:
+    """Section ``tokenizers.<name>`` of the parameters."""
+
+    kind: Tokenizers = "bpe"
+    """The algorithm. All but wordpiece keep every character of a text."""
+    vocab_size: int = 8192
+    """The number of pieces, including special tokens and single bytes or characters."""
+    character_coverage: Annotated[float, Field(ge=0.9, le=1)] = 0.9999
+    """The share of the corpus's characters that get a piece of their own. The rest are spelled in bytes, and unknown to
+    wordpiece; bytelevel has no characters, and does not read this."""
+    lowercase: bool = False
+    """For wordpiece only: lowercase and without accents, as in BERT's uncased models; false: as in its cased ones."""
+    learned_bytes: PositiveInt = 500_000_000
+    """The bytes of training text to learn from, approximately, evenly spread over it; all if there are fewer. The kinds
+    of sentencepiece take about four times as much memory."""
+    given: GivenTokenizer | None = None
+    """A tokenizer to use as it is, such as that of an imported model; null to train one on the corpus."""
+    extend: NonNegativeInt = 0
+    """Only with a ``given`` tokenizer of a published model, WordPiece or byte-level BPE: how many pieces to add to it
+    that are learned from the corpus."""
+
+    def __post_init__(self) -> None:
+        if self.extend and self.given is None:
+            raise ValueError(f"extend: found {self.extend}, but no given; expected that of a published model")
+        if self.vocab_size <= NOT_LEARNED[self.kind]:
+            raise ValueError(f"vocab_size: {self.vocab_size} is too small; expected more than {NOT_LEARNED[self.kind]}")
+        if self.lowercase and self.kind != "wordpiece":
+            raise ValueError(f"lowercase: {self.kind} keeps a text as it is; expected false, or kind: wordpiece")
+
+
+class Spelling(NamedTuple):
+    """The tokens of a text, and the part of it that each covers."""
+
+    ids: list[int]
+    sizes: list[int]
+    """The UTF-8 bytes of ``normalize(text)`` that each token covers. If there is any token, they add up to all."""
+    starts: list[bool]
+    """Whether a word begins with this token."""
+
+
+class Tokenizer(ABC):
+    """Text to token ids and back. No text can spell a special token."""
+
+    file: ClassVar[str]
+    """The name of its file in a folder."""
+    lossless: bool = True
+    """Whether ``decode(encode(text)) == normalize(text)`` for every string."""
+    kind: str
+    """As in ``TokenizerConfig``."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        """A tokenizer of the file's content ``data``; ``path`` is its name in messages."""
+        self.path = path
+        self.data = data
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        self.starts: tuple[str, ...] = (self.sha256,)
+        """The digests of the tokenizers with whose models one with this tokenizer can start: those that it extends, the
+        first one first, and its own."""
+        self.parts: list[list[int]] = []
+        """The parts of each piece that was added to the first of them, as earlier ids; these pieces are the last."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of ``normalize(text)``, none special but a lossy one's UNK; UserError if it is no valid Unicode."""
+        return list(self._encode([_normal(text)])[0])
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """``encode`` of many texts at once, as int32 arrays."""
+        return [np.asarray(ids, dtype=np.int32) for ids in self._encode([_normal(text) for text in texts])]
+
+    def spell(self, text: str) -> Spelling:
+        """The tokens of ``encode(text)`` with the part of the text that each covers."""
+        return self._spell(_normal(text))
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; special tokens are left out, and invalid UTF-8 becomes U+FFFD.
+
+        ``decode(a + b)`` begins with ``decode(a)``, unless that ends within a character.
+        """
+
+    @abstractmethod
+    def piece(self, token: int) -> str:
+        """The token with this id, for people to read: a space as ``▁``, and a byte of a character as ``<0xE2>``."""
+
+    @abstractmethod
+    def _encode(self, texts: list[str]) -> Sequence[Sequence[int]]:
+        """The ids of texts in normal form."""
+
+    @abstractmethod
+    def _spell(self, text: str) -> Spelling:
+        """``spell`` of a text in normal form."""
+
+
+def too_large(config: TokenizerConfig, largest: int) -> ValueError:
+    """The error for a corpus that has fewer pieces than requested."""
+    if largest <= NOT_LEARNED[config.kind]:
+        return ValueError("vocab_size: no piece can be learned from this corpus; expected more text")
+    return ValueError(
+        f"vocab_size: {config.vocab_size} is more than this corpus supports; expected at most {largest}, or more text"
+    )
+
+
+def too_small(config: TokenizerConfig, smallest: int) -> ValueError:
+    """The error for a corpus that has more characters than the requested number of pieces."""
+    return ValueError(f"vocab_size: {config.vocab_size} is too small; expected at least {smallest}")
+
+
+def spelled(ids: Sequence[int], parts: Sequence[bytes]) -> Spelling:
+    """Tokens that stand for these bytes: a word begins at a space, at a line end, and after it."""
+    after_line_end = [True, *(part.endswith(b"\n") for part in parts)]
+    starts = [part[:1] in b" \n" or first for part, first in zip(parts, after_line_end, strict=False)]
+    return Spelling(list(ids), [len(part) for part in parts], starts)
+
+
+def _normal(text: str) -> str:
+    text = normalize(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
         raise UserError(
-            f"{place / names[0]}: missing; expected a tokenizer (`dvc repro tokenizer` writes those of params.yaml)"
-        )
-    if (place / CHECKSUMS).is_file():
-        verify_checksums(place)
-    return read_tokenizer(path, path.read_bytes())
-
-
-def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
-    """The tokenizer whose file, ``path`` in messages, holds ``data``; UserError if the stage cannot have written it."""
-    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
-        from plm_core.text.sentencepieces import SentencePiece
-
-        return SentencePiece(path, data)
-    if path.name == PUBLISHED_FILE:
-        from plm_core.text.published import Published
-
-        return Published(path, data)
-    from plm_core.text.hf_tokenizers import ByteLevel, WordPiece, parsed
-
-    kind = WordPiece if parsed(path, data)["model"]["type"] == "WordPiece" else ByteLevel
-    return kind(path, data)
-
-
-def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:
-    """Train a tokenizer on texts and return its file's bytes; equal input gives equal bytes, on any number of cores.
-
-    ``texts`` is read more than once: it must be a collection, not a generator.
-
-    Raises:
-        ValueError: the corpus is empty or does not support ``vocab_size`` pieces; the message begins with that name.
-    """
-    if config.kind in ("bpe", "unigram"):
-        from plm_core.text import sentencepieces
-
-        return sentencepieces.train(texts, config)
-    from plm_core.text import hf_tokenizers
-
-    train = hf_tokenizers.train_wordpiece if config.kind == "wordpiece" else hf_tokenizers.train_bytelevel
-    return train(texts, config)
+            f"text: holds a lone surrogate at character {error.start + 1}; expected text that is valid Unicode"
+        ) from error
+    return text

@@ -16,8 +16,8 @@ import torch.utils.deterministic
 from torch import Tensor
 
 from plm_core.config import UserError
-from plm_core.shared.gpus import CLAIMED
-from plm_core.shared.limits import cores, number
+from plm_core.shared.environment import cores, number
+from plm_core.shared.gpu_claims import CLAIMED
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from plm_core.objectives.loss import Batch
+from plm_core.objectives.objective import Batch
 from plm_core.training.device import Clock
 from plm_core.training.parallelize import LossOf
 

@@ -10,12 +10,11 @@ from typing import Self
 import torch
 from torch import nn
 
-from plm_core.objectives.loss import Batch
+from plm_core.objectives.objective import Batch
 from plm_core.text.samplers import stream_seed
 from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor
-from plm_core.training.callbacks.metrics import BestWeights, Metrics, StepMetrics, Validation, best_report
+from plm_core.training.callbacks.loss_metrics import BestWeights, Metrics, StepMetrics, Validation, best_report
 from plm_core.training.callbacks.speed_monitor import SpeedMonitor
-from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device, thread_beside
 from plm_core.training.parallelize import LossOf, parallelize, restore_blocks
 from plm_core.training.ranks import ALONE, Ranks, require_fit
@@ -23,6 +22,7 @@ from plm_core.training.schedule import TimeBudget
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import RunState, TrainState
 from plm_core.training.step import Evaluate, TrainStep
+from plm_core.training.training_config import LoopConfig
 
 
 class Stopped(Exception):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from plm_core.training.config import LoRAConfig
+from plm_core.training.training_config import LoRAConfig
 
 
 class Update(nn.Module):

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plm_core.training.config import OptimizerConfig
 from plm_core.training.muon import Muon
+from plm_core.training.training_config import OptimizerConfig
 
 ADAPTER = ".parametrizations."
 """Part of the names of parameters that are trained in place of a matrix, such as the factors of LoRA."""

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from plm_core.objectives.loss import Batch, Carry, Loss
-from plm_core.training.config import LoopConfig
+from plm_core.objectives.objective import Batch, Carry, Loss
 from plm_core.training.device import Device
 from plm_core.training.ranks import Ranks
+from plm_core.training.training_config import LoopConfig
 
 Forward = Callable[..., Any]
 LossOf = Callable[[nn.Module, Batch, Carry | None], Loss]

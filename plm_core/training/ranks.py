@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from plm_core.config import UserError
-from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
+from plm_core.training.training_config import LoopConfig
 
 Mode = Literal["ddp", "fsdp"]
 

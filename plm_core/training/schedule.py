@@ -9,7 +9,7 @@ import math
 from time import perf_counter
 
 from plm_core.training.callbacks import Callback
-from plm_core.training.config import LoopConfig, OptimizerConfig
+from plm_core.training.training_config import LoopConfig, OptimizerConfig
 
 
 def progress_at(step: int, steps: int, config: OptimizerConfig) -> float:

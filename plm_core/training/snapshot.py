@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from plm_core.config import UserError
-from plm_core.files import atomic_folder, verify_checksums
+from plm_core.shared.files import atomic_folder, verify_checksums
 from plm_core.training.device import thread_beside
 from plm_core.training.ranks import ALONE, Ranks
 

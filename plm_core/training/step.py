@@ -8,16 +8,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from plm_core.objectives.loss import Batch, Carry, Loss
-from plm_core.shared.memory import is_out_of_memory
+from plm_core.objectives.objective import Batch, Carry, Loss
+from plm_core.shared.errors import is_out_of_memory
 from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor
-from plm_core.training.callbacks.metrics import StepResult
+from plm_core.training.callbacks.loss_metrics import StepResult
 from plm_core.training.callbacks.speed_monitor import SpeedMonitor
-from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.parallelize import ParallelLoss
 from plm_core.training.ranks import Ranks, Unfit, full
 from plm_core.training.state import TrainState, joined
+from plm_core.training.training_config import LoopConfig
 
 Seeds = Callable[[int], int]
 """The randomness of a step: from the number of a micro-batch, over all processes, to the seed of its dropout."""

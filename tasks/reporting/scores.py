@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 from plm_core.benchmarks import task as glue
-from plm_core.benchmarks.checks import TOLERANCE
-from plm_core.benchmarks.examples import file_of
+from plm_core.benchmarks.behaviour_checks import TOLERANCE
+from plm_core.benchmarks.example_readers import file_of
 from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
 from plm_core.benchmarks.task import read_examples
 from plm_core.config import UserError
-from plm_core.evaluation import minimal_pairs, significance
+from plm_core.evaluation import pair_scoring, significance
 from plm_core.evaluation.answers import Answers, of_numbers, score_by_subset
 from plm_core.evaluation.calibration import bins, calibration
 from plm_core.evaluation.comparison import Estimate, compare
 from plm_core.evaluation.evidence import Table, read_task, task_files
-from plm_core.evaluation.slices import CONTAMINATED, Slice, read_slices, slices
-from plm_core.evaluation.spans import TIE
+from plm_core.evaluation.example_counts import TIE
+from plm_core.evaluation.example_slices import CONTAMINATED, Slice, read_slices, slices
 from plm_core.shared import paths
-from tasks.reporting.page import drawn, plotting
-from tasks.settings import params
+from tasks.parameters import stage_parameters
+from tasks.reporting.html_page import drawn, plotting
 
 MOST_CLASSES = 8
 CHECKS = "checks/"
@@ -277,8 +277,8 @@ def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
     ngrams = {model: f"{paths.NGRAM}{tokenizer}" for model, tokenizer in models.items()}
     names = [*models, *dict.fromkeys(ngrams.values())]
     sets = []
-    for name in params.section_names("pairs"):
-        file = minimal_pairs.file_of(name)
+    for name in stage_parameters.section_names("pairs"):
+        file = pair_scoring.file_of(name)
         files = {model: task_files(paths.EVIDENCE / model, [file]) for model in names}
         tables = {model: read_task(found[name]) for model, found in files.items() if found}
         asked = [model for model in models if model in tables]
@@ -314,8 +314,8 @@ def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
 
 def unfinetuned() -> dict[str, Any]:
     """The figures of the answers to prompts; those of a task by model and number of shots."""
-    config = params.section("fewshot", FewshotConfig)
-    tasks = config.asked(params.names("finetune.tasks"))
+    config = stage_parameters.section("fewshot", FewshotConfig)
+    tasks = config.asked(stage_parameters.names("finetune.tasks"))
     if not (config.models and tasks and config.shots):
         return {"asked": False, "without": [], "tasks": []}
     files = {model: paths.METRICS / f"fewshot-{model}.json" for model in config.models}

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from plm_core.config import UserError
-from plm_core.evaluation import minimal_pairs
+from plm_core.evaluation import pair_scoring
 from plm_core.evaluation.comparison import Compared, compare
 from plm_core.shared import paths
 from plm_core.templates import render
-from tasks.settings import params
-from tasks.settings.pretraining import pretrain_section
+from tasks.parameters import stage_parameters
+from tasks.parameters.pretrain_config import pretrain_section
 
 WORTH = "worth-{}.md"
 """The file in the report's folder with what is said of a model."""
@@ -21,9 +21,9 @@ def worth(models: Mapping[str, str], tasks: Mapping[str, str | None]) -> dict[st
     ``models`` are given with their tokenizers, ``tasks`` with the task that each was fine-tuned after.
     """
     sections = {model: pretrain_section(model)[0] for model in models}
-    seeds = {paths.WORDS_SEED, *params.read("finetune.seeds")}
+    seeds = {paths.WORDS_SEED, *stage_parameters.read("finetune.seeds")}
     only = [f"{task}.{seed}.csv" for task in tasks for seed in seeds]
-    only += [minimal_pairs.file_of(name) for name in params.section_names("pairs")]
+    only += [pair_scoring.file_of(name) for name in stage_parameters.section_names("pairs")]
     told = {}
     for model, section in sections.items():
         if section.start is None or not section.training.steps:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from time import monotonic
 from typing import TypeVar
 
-from tasks.settings.machine import leads
+from tasks.parameters.machine_limits import leads
 
 Item = TypeVar("Item")
 

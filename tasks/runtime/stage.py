@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.config import UserError, digest
-from plm_core.files import atomic_text, sha256_path
-from plm_core.shared import paths, shell
-from plm_core.shared.gpus import claimed
-from plm_core.shared.memory import is_out_of_memory, needs_less
-from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
-from tasks.runtime.guard import Guard
-from tasks.settings import params
-from tasks.settings.machine import leads
-from tasks.settings.params import labels
-from tasks.tracking.client import Tracker, tracked
+from plm_core.shared import environment, paths
+from plm_core.shared.errors import BUDGET_SPENT, INTERRUPTED, USER_ERROR, is_out_of_memory, needs_less
+from plm_core.shared.files import atomic_text, sha256_path
+from plm_core.shared.gpu_claims import claimed
+from tasks.parameters import stage_parameters
+from tasks.parameters.machine_limits import leads
+from tasks.parameters.stage_parameters import labels
+from tasks.runtime.provenance_guard import Guard
+from tasks.tracking.tracker import Tracker, tracked
 
 OF_A_GPU = (
     "CUDA error", "CUDA out of memory", "No CUDA GPUs", "[CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS", "cuDNN error",
@@ -76,7 +75,7 @@ def stage(
     """
     for path in inputs:
         if not path.exists():
-            raise params.missing(path)
+            raise stage_parameters.missing(path)
     guard = Guard(sections, inputs)
     digests = {path.as_posix(): sha256_path(path) for path in inputs}
     same = digest(name, guard.sections, digests, guard.code) if training else None
@@ -107,7 +106,7 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     @functools.wraps(task)
     def run(*arguments: Any, **options: Any) -> None:
         try:
-            shell.prepare()
+            environment.prepare()
             wanted = 0 if "RANK" in os.environ else gpus if isinstance(gpus, int) else gpus()
             with claimed(wanted, lambda said: print(said, file=sys.stderr, flush=True)):
                 task(*arguments, **options)

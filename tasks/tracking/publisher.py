@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plm_core.config import UserError
-from plm_core.shared import stores
+from plm_core.shared import mlflow_stores
 from plm_core.shared.files import held, taken
-from plm_core.shared.journal import Journal, ending, opening, publisher_of
+from plm_core.shared.mlflow_stores import QUIET
 from plm_core.shared.paths import JOURNALS
-from plm_core.shared.stores import QUIET
-from tasks.tracking.client import one_line, warn
+from plm_core.shared.run_journal import Journal, ending, opening, publisher_of
+from tasks.tracking.tracker import one_line, warn
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from tasks.tracking.run import Run
+    from tasks.tracking.mlflow_run import Run
 
 TICK_S = 0.25
 """How often journals are looked at."""
@@ -101,7 +101,7 @@ class Publisher:
             with contextlib.suppress(FileNotFoundError):
                 lives = held(path)
                 if path not in self.runs and self._is_mine(path, lives):
-                    from tasks.tracking.run import Run  # MLflow takes seconds to import: only if there is a run
+                    from tasks.tracking.mlflow_run import Run  # MLflow takes seconds to import: only if there is a run
 
                     self.runs[path] = Run(path)
                 if path in self.runs:
@@ -125,7 +125,7 @@ class Publisher:
 
     def _publish(self, run: "Run", lives: bool) -> None:
         """Publish a run if it is due. What MLflow refuses of this one alone does not hold up others."""
-        from tasks.tracking.run import connect
+        from tasks.tracking.mlflow_run import connect
 
         if time.monotonic() < max(self._retry, run.due if lives or run.failed else 0.0):
             return
@@ -200,7 +200,7 @@ def main() -> None:
     connection = None
     if pipeline:
         # The pipeline waits for this line: what a person has to mend first, empty if nothing.
-        from tasks.tracking.run import connect
+        from tasks.tracking.mlflow_run import connect
 
         try:
             connection = connect()
@@ -209,7 +209,7 @@ def main() -> None:
         except Exception:  # noqa: BLE001 it is told when there is something to send
             pass
         print(flush=True)
-    publisher = Publisher(stores.named(*stores.address()), pipeline, connection)
+    publisher = Publisher(mlflow_stores.named(*mlflow_stores.address()), pipeline, connection)
     JOURNALS.mkdir(parents=True, exist_ok=True)
     again = True
     while again:

@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from plm_core.corpus.clean import Bounds, CleanConfig, clean_document
+from plm_core.corpus.cleaning import Bounds, CleanConfig, clean_document
 from plm_core.corpus.document import Document
 from plm_core.corpus.minhash import Similarity, find_duplicates, write_index
 from plm_core.corpus.normalize import paragraphs
-from plm_core.corpus.pool import Pool
+from plm_core.corpus.part_pool import Pool
 from plm_core.corpus.sources import SOURCES, open_source
 from plm_core.text.packing import Packed
-from plm_core.text.store import TokenStore, write_store
-from plm_core.text.tokenizer import TokenizerConfig
-from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
+from plm_core.text.token_store import TokenStore, write_store
+from plm_core.text.tokenizer_kinds import read_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import TokenizerConfig
 
 os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 MANIFEST = "plm_core/corpus/sources/sotu.json"

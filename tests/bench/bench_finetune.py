@@ -22,17 +22,16 @@ import transformers
 from bench_train import Watch, row, take_turns, write_rows
 from peers import NAME, SameTrainer, same_weights, train_by
 
-from plm_core.benchmarks.examples import file_rows
+from plm_core.benchmarks.example_readers import file_rows
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
-from plm_core.finetuning.config import Recipe
 from plm_core.finetuning.featurize import Batching, Row
+from plm_core.finetuning.finetune_config import Recipe
 from plm_core.finetuning.input_formats import framed, input_format_of, room
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.text.samplers import stream_seed
-from plm_core.text.special import PAD
-from plm_core.text.tokenizer import TokenizerConfig
-from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
-from plm_core.training.callbacks.metrics import Validation
+from plm_core.text.tokenizer_kinds import read_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import PAD, TokenizerConfig
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig

@@ -19,10 +19,10 @@ from scipy.stats import norm
 
 from plm_core.evaluation.answers import Answers, score_by_subset
 from plm_core.evaluation.evidence import Table
-from plm_core.evaluation.gate import Evidence, decide
-from plm_core.evaluation.rules import GateRules, MetricRule
+from plm_core.evaluation.gate_rules import GateRules, MetricRule
+from plm_core.evaluation.promotion_gate import Evidence, decide
 from plm_core.evaluation.significance import wilson
-from plm_core.files import atomic_text
+from plm_core.shared.files import atomic_text
 
 OUT = Path("artifacts/bench/gate.json")
 TASKS = {

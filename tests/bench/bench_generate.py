@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from plm_core.generation.decoding import Decoding
+from plm_core.generation import Decoding
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.training.device import prepare

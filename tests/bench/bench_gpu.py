@@ -38,25 +38,23 @@ from texts import texts_of
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from plm_core.configs.architectures import MODELS
+from plm_core.configs.stage_configs import LikelihoodConfig
 from plm_core.evaluation.likelihood import scorer_of
-from plm_core.evaluation.likelihood.base import Text
+from plm_core.evaluation.likelihood.document_scores import Text
 from plm_core.finetuning.classifier import Classifier, predict
 from plm_core.finetuning.featurize import Row
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.generation import SamplingConfig, continue_ids
 from plm_core.models.blocks import FASTEST, TILE
 from plm_core.objectives import build_objective
-from plm_core.objectives.base import Objective
-from plm_core.objectives.loss import AT_ONCE, Batch, Batches
-from plm_core.sections.evaluation import LikelihoodConfig
-from plm_core.sections.models import MODELS
-from plm_core.shared.limits import cores
-from plm_core.text.special import PIECES
-from plm_core.text.store import TokenStore, write_tokens
+from plm_core.objectives.objective import AT_ONCE, Batch, Batches, Objective
+from plm_core.shared.environment import cores
+from plm_core.text.token_store import TokenStore, write_tokens
+from plm_core.text.tokenizers import PIECES
 from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor
-from plm_core.training.callbacks.metrics import StepMetrics, Validation
+from plm_core.training.callbacks.loss_metrics import StepMetrics, Validation
 from plm_core.training.callbacks.speed_monitor import SpeedMonitor
-from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device, prepare
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
@@ -65,6 +63,7 @@ from plm_core.training.ranks import ALONE
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import TrainState
 from plm_core.training.step import Evaluate, TrainStep
+from plm_core.training.training_config import LoopConfig
 
 OUT = Path("artifacts/bench/gpu.json")
 CUDA = torch.cuda.is_available()
@@ -220,7 +219,7 @@ def passes(
         wrap(model, recompute)
         at_once = batch.targets.numel() * case.size.vocabulary // 3
     with (
-        patch("plm_core.objectives.loss.AT_ONCE", at_once),
+        patch("plm_core.objectives.objective.AT_ONCE", at_once),
         torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed),
     ):
         loss = loss_of(model, batch, None)

@@ -55,7 +55,7 @@ def measured(folder: Path) -> list[dict[str, object]]:
     ran = json.loads((folder / FIGURES).read_text())
     own = sum(stage["cpu"] for stage in ran["stages"]) / ran["cores"]
     versions = sum(stage["name"].startswith("pretrain@") for stage in ran["stages"])
-    stage = ("tasks.slices", "next")
+    stage = ("tasks.stages.slices", "next")
     tracked, bare = in_turns(lambda: seconds(stage, folder)[1], lambda: seconds(stage, folder, PLM_TRACKING="off")[1])
     idle, repro = in_turns(
         lambda: seconds(("flows.cli", "run"), folder)[0], lambda: seconds(("dvc", "repro"), folder)[0]

@@ -19,7 +19,7 @@ import numpy as np
 from plm_core.objectives.causal import Causal
 from plm_core.text.packing import best_fit
 from plm_core.text.samplers import Windows
-from plm_core.text.store import TokenStore, write_tokens
+from plm_core.text.token_store import TokenStore, write_tokens
 
 TOKENS, DOCUMENTS, SHARDS = 100_000_000, 200_000, 3
 MODELS = [(16, 128), (64, 128), (16, 512), (16, 1024), (64, 1024)]

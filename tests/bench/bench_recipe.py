@@ -35,22 +35,22 @@ from texts import texts_of
 from torch.utils.data import DataLoader
 
 from plm_core.config import from_dict
+from plm_core.configs.architectures import MODELS
 from plm_core.objectives import build_objective
-from plm_core.objectives.base import Objective
 from plm_core.objectives.masked import Masked
-from plm_core.sections.models import MODELS
+from plm_core.objectives.objective import Objective
 from plm_core.text.cooccurrence import begin_with_neighbours
 from plm_core.text.samplers import stream_seed
-from plm_core.text.special import EOS
-from plm_core.text.store import TokenStore
-from plm_core.training.callbacks.metrics import Validation
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizers import EOS
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
-from plm_core.training.sizes import sized
+from plm_core.training.size_presets import sized
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
-from tasks.settings import params
-from tasks.settings.pretraining import PretrainConfig
+from tasks.parameters import stage_parameters
+from tasks.parameters.pretrain_config import PretrainConfig
 
 OUT = Path("artifacts/bench/recipe.json")
 HELD_OUT_TOKENS = 2**15
@@ -60,7 +60,7 @@ DEFAULT = 5e-5
 RATES = (DEFAULT, 1e-3, 2e-3, 4e-3)
 WARM = 20
 """Steps by which the peer's speed is measured."""
-VOCABULARY = params.read("tokenizers.own.vocab_size")
+VOCABULARY = stage_parameters.read("tokenizers.own.vocab_size")
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def report(paper: str, who: str, found: list[Trained]) -> None:
 
 def section_of(paper: str, size: str | None, settings: Sequence[str]) -> PretrainConfig:
     """The section of the parameters, or that of a recipe, with settings such as ``training.batch=16`` in it."""
-    section = params.read(f"pretrain.{paper}")
+    section = stage_parameters.read(f"pretrain.{paper}")
     if size:
         objective = {"name": section["objective"]["name"]}
         rest = {"model": {}, "training": {"seed": 1, "optimizer": {}}}

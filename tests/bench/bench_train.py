@@ -30,25 +30,25 @@ import torch
 from peers import NAME, PEERS, peer_valid, same_model, train_peer
 from torch.profiler import ProfilerActivity, profile
 
+from plm_core.configs.architectures import MODELS
 from plm_core.corpus.document import Document
 from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.sources import SOURCES, open_source
-from plm_core.objectives.base import Objective
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
+from plm_core.objectives.objective import Objective
 from plm_core.objectives.permutation import Permutation
-from plm_core.sections.models import MODELS
-from plm_core.text.store import TokenStore, write_store
-from plm_core.text.tokenizer import TokenizerConfig
-from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
-from plm_core.training.callbacks.metrics import StepMetrics, Validation
+from plm_core.text.token_store import TokenStore, write_store
+from plm_core.text.tokenizer_kinds import read_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import TokenizerConfig
+from plm_core.training.callbacks.loss_metrics import StepMetrics, Validation
 from plm_core.training.callbacks.speed_monitor import Throughput
-from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
+from plm_core.training.training_config import LoopConfig
 
 Key = TypeVar("Key", bound=Hashable)
 MANIFEST = "plm_core/corpus/sources/sotu.json"

@@ -18,10 +18,10 @@ from imported import closure, file_of, imports, says_something, tree
 from torch import nn
 
 from plm_core.benchmarks.task import KINDS
-from plm_core.finetuning.heads import TaskHead
+from plm_core.configs.architectures import MODELS
 from plm_core.finetuning.input_formats import InputFormat
+from plm_core.finetuning.task_heads import TaskHead
 from plm_core.objectives import OBJECTIVES
-from plm_core.sections.models import MODELS
 from plm_core.shared import paths
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def body(stage):
 
 def module(stage):
     """The task that a stage runs."""
-    return re.match(r"python -m tasks\.(\w+)", body(stage)["cmd"])[1]
+    return re.match(r"python -m tasks\.stages\.(\w+)", body(stage)["cmd"])[1]
 
 
 def listed(stage, *kinds):
@@ -61,7 +61,7 @@ def covers(declared, path):
 def loaded(stage):
     """The modules in a fresh process that has imported a stage: all of them, and the first-party files."""
     program = (
-        f"import tasks.{stage}, sys\n"
+        f"import tasks.stages.{stage}, sys\n"
         "print(*(f'{name}={getattr(m, \"__file__\", None)}' for name, m in sys.modules.items()), sep='\\n')"
     )
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -73,7 +73,7 @@ def loaded(stage):
 @pytest.mark.parametrize("stage", GRAPH)
 def test_a_stage_depends_on_the_source_files_that_it_needs_or_on_folders_above_them(stage):
     deps = [dep for dep in listed(stage, "deps") if dep.startswith(PACKAGES)]
-    needed = {relative(path) for path in closure(ROOT / f"tasks/{module(stage)}.py") if says_something(path)}
+    needed = {relative(path) for path in closure(ROOT / f"tasks/stages/{module(stage)}.py") if says_something(path)}
     assert [path for path in sorted(needed) if not any(covers(dep, path) for dep in deps)] == [], "add them to dvc.yaml"
     assert [dep for dep in deps if not any(covers(dep, path) for path in needed)] == [], "not needed"
 
@@ -82,7 +82,7 @@ def test_a_stage_depends_on_the_source_files_that_it_needs_or_on_folders_above_t
 def test_a_stage_that_moves_text_loads_no_torch_and_what_it_loads_was_foreseen(stage):
     modules, files = loaded(stage)
     assert not {"torch", "mlflow", "prefect", "dvc"} & modules
-    assert files <= closure(ROOT / f"tasks/{stage}.py")
+    assert {path for path in files if says_something(path)} <= closure(ROOT / f"tasks/stages/{stage}.py")
 
 
 @pytest.mark.parametrize("stage", GRAPH)
@@ -129,10 +129,17 @@ def test_the_rules_of_imports_are_kept():
 @pytest.mark.parametrize(
     ("library", "places"),
     [
-        ("sentencepiece", ("plm_core/text/sentencepieces.py", "plm_core/text/published.py")),
-        ("tokenizers", ("plm_core/text/hf_tokenizers.py", "plm_core/text/published.py", "plm_core/text/extension.py")),
-        ("evaluate", ("plm_core/evaluation/metrics.py",)),
-        ("datasets", ("plm_core/corpus/sources/hub.py", "plm_core/evaluation/metrics.py")),
+        ("sentencepiece", ("plm_core/text/sentencepiece_tokenizers.py", "plm_core/text/published_tokenizer.py")),
+        (
+            "tokenizers",
+            (
+                "plm_core/text/hf_tokenizers.py",
+                "plm_core/text/published_tokenizer.py",
+                "plm_core/text/vocabulary_extension.py",
+            ),
+        ),
+        ("evaluate", ("plm_core/evaluation/evaluate_modules.py",)),
+        ("datasets", ("plm_core/corpus/sources/hub_source.py", "plm_core/evaluation/evaluate_modules.py")),
         ("rensa", ("plm_core/corpus/minhash.py",)),
         ("jinja2", ("plm_core/templates.py",)),
         ("py3langid", ("plm_core/corpus/language.py",)),
@@ -140,16 +147,24 @@ def test_the_rules_of_imports_are_kept():
             "mlflow",
             (
                 "tasks/tracking/publisher.py",
-                "tasks/tracking/run.py",
-                "tasks/package.py",
-                "tasks/serve.py",
+                "tasks/tracking/mlflow_run.py",
+                "tasks/commands/package.py",
+                "tasks/commands/serve.py",
                 "flows",
             ),
         ),
-        ("ray", ("flows/onray.py",)),
-        ("optuna", ("flows/sweeps/study.py", "tasks/sweep_page.py")),
-        ("pynvml", ("plm_core/training/callbacks/speed_monitor.py", "plm_core/shared/gpus.py")),
-        ("yaml", ("plm_core/shared/parameters.py", "tasks/settings/editing.py", "tasks/runtime/guard.py", "flows")),
+        ("ray", ("flows/processes/ray_launcher.py",)),
+        ("optuna", ("flows/sweeps/study.py", "tasks/commands/sweep_page.py")),
+        ("pynvml", ("plm_core/training/callbacks/speed_monitor.py", "plm_core/shared/gpu_claims.py")),
+        (
+            "yaml",
+            (
+                "plm_core/shared/parameters.py",
+                "tasks/parameters/editing.py",
+                "tasks/runtime/provenance_guard.py",
+                "flows",
+            ),
+        ),
         ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange")),
     ],
 )
@@ -175,11 +190,11 @@ def test_no_objective_architecture_or_kind_of_task_is_named_where_code_decides()
     """What is done otherwise for one of them is said in its own file, or in its row of a table."""
     names = {*OBJECTIVES, *MODELS, *KINDS}
     tables = {
-        "plm_core/benchmarks/table.py",
+        "plm_core/benchmarks/task_table.py",
         "plm_core/benchmarks/task.py",
         "plm_core/objectives/__init__.py",
-        "plm_core/sections/models.py",
-        "plm_core/training/sizes.py",
+        "plm_core/configs/architectures.py",
+        "plm_core/training/size_presets.py",
     }
     found = [
         f"{relative(path)}:{node.lineno}"
@@ -215,17 +230,11 @@ def test_what_all_have_agreed_on_needs_the_standard_library_yaml_and_the_driver_
 
 
 def test_no_task_imports_another_task():
-    tasks = [path for path in SOURCES if path.parent == ROOT / "tasks" and path.name != "__init__.py"]
-    rooms = [f"tasks.{path.parent.name}" for path in (ROOT / "tasks").glob("*/__init__.py")]
+    rooms = ("tasks.stages.", "tasks.commands.")
     first = {
-        relative(path): {
-            name
-            for name in imports(path) - {"tasks"}
-            if name.startswith("tasks.") and file_of(name) and not name.startswith(tuple(rooms))
-        }
-        for path in tasks
+        relative(path): [name for name in imports(path) if name.startswith(rooms) and file_of(name)] for path in SOURCES
     }
-    assert {name: found for name, found in first.items() if found} == {}
+    assert {path: names for path, names in first.items() if names} == {}
 
 
 def test_every_file_says_what_it_is_and_no_file_of_the_core_catches_whatever_comes():
@@ -280,8 +289,8 @@ def test_the_rooms_of_the_core_are_told_as_they_are():
     layers = [sorted(names.split(" | ")) for names in re.findall(r'"([^"]+)"', contract[1])]
     flat = [name for names in layers for name in names]
     assert sorted(flat) == sorted(name for names in rooms for name in names)
-    assert [name for names in rooms for name in sorted(names) if name not in ("config", "files", "shared")] == [
-        name for name in flat if name not in ("config", "files", "shared")
+    assert [name for names in rooms for name in sorted(names) if name not in ("config", "shared")] == [
+        name for name in flat if name not in ("config", "shared")
     ]
 
 

@@ -9,8 +9,8 @@ from papers import PAPERS, make
 
 from plm_core import checkpoint
 from plm_core.config import UserError
-from plm_core.files import CHECKSUMS, write_checksums
-from plm_core.sections.models import MODELS
+from plm_core.configs.architectures import MODELS
+from plm_core.shared.files import CHECKSUMS, write_checksums
 
 
 @pytest.fixture

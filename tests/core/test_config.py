@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from plm_core.config import Share, UserError, digest, from_dict, section
-from plm_core.shared.sampling import SamplingConfig
+from plm_core.shared.options import SamplingConfig
 
 
 @section

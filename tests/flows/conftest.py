@@ -14,7 +14,7 @@ import pytest
 from ears import Hook, serving
 from toys import free_port, start_server
 
-from flows import server
+from flows.schedule import prefect_server
 
 QUIET = {
     "DO_NOT_TRACK": "true",
@@ -46,7 +46,7 @@ def prefect_url(prefect_home) -> Iterator[str]:
     try:
         yield url
     finally:
-        server.send_what_is_left()
+        prefect_server.send_what_is_left()
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
@@ -79,7 +79,7 @@ def empty_store(tmp_path_factory) -> Path:
     """A database of MLflow with all tables and no experiment of ours: making them takes seconds."""
     import mlflow
 
-    from flows.store import environment
+    from flows.registry.mlflow_client import environment
 
     database = tmp_path_factory.mktemp("store") / "mlflow.db"
     uri = f"sqlite:///{database}"

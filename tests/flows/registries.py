@@ -9,9 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from flows import registry
-from flows.ledger import Decision
-from flows.store import evidence_digest
+from flows.registry import model_registry
+from flows.registry.ledger import Decision
+from flows.registry.mlflow_client import evidence_digest
 
 REPOSITORY = Path(__file__).parents[2]
 PARAMS = """
@@ -31,7 +31,7 @@ flavors: {python_function: {artifacts: {checkpoint: {path: artifacts/gpt}}, load
 HOUR_MS = 3_600_000
 TRAINING = """
 import sys
-from tasks.tracking.client import tracked
+from tasks.tracking.tracker import tracked
 with tracked("gpt", {}, {}, *sys.argv[1:]) as tracker:
     tracker.log({"loss": 1.0}, 1)
     print("begun", flush=True)
@@ -70,7 +70,7 @@ def checkpoint(folder, content):
 def register(root, content, *, version=True, hours_ago=2):
     """What registration logs of a checkpoint; returns the version's number, or the run's id without a version."""
     when = int(time.time() * 1000) - hours_ago * HOUR_MS
-    with registry.opened(root) as opened, tempfile.TemporaryDirectory() as scratch:
+    with model_registry.opened(root) as opened, tempfile.TemporaryDirectory() as scratch:
         files = Path(scratch)
         (files / "evidence").mkdir()
         (files / "evidence/likelihood.csv").write_bytes(content)
@@ -95,7 +95,7 @@ def register(root, content, *, version=True, hours_ago=2):
 def judge(root, number, action="promoted"):
     """A decision that is carried out like the gate's."""
     gate = {"passed": action != "refused", "champion": None, "table": []}
-    with registry.opened(root) as opened:
+    with model_registry.opened(root) as opened:
         opened.commit(Decision(action, number, opened.alias("champion") or "", ["because"], gate))
 
 
@@ -109,7 +109,7 @@ def project(root, database):
 
 def model_of(root, number):
     """The folder of a version's model."""
-    with registry.opened(root) as opened:
+    with model_registry.opened(root) as opened:
         place = opened.client.get_model_version_download_uri("plm", number)
         model = opened.client.get_logged_model(place.rpartition("/")[2]) if place.startswith("models:") else None
     return Path((model.artifact_location if model else place).removeprefix("file://"))
@@ -117,7 +117,7 @@ def model_of(root, number):
 
 def run_of(root, number):
     """The id of a version's run."""
-    with registry.opened(root) as opened:
+    with model_registry.opened(root) as opened:
         return opened.get(number).run_id
 
 

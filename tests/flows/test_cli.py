@@ -20,9 +20,9 @@ from registries import PARAMS
 from registries import project as with_store
 from toys import alive, free_port, plm, wait_for
 
-from flows import cli, supervisor
-from plm_core.shared.kinds import TOKENIZERS
-from plm_core.shared.sampling import SamplingConfig
+from flows import cli
+from flows.processes import supervisor
+from plm_core.shared.options import TOKENIZERS, SamplingConfig
 
 REPOSITORY = Path(__file__).parents[2]
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
@@ -75,7 +75,7 @@ def test_a_command_line_that_says_too_little_or_too_much_ends_with_what_was_expe
 
 
 def test_kinds_of_tokenizers_are_those_of_the_core_and_the_task_is_run_in_the_project(project):
-    from plm_core.text.tokenizer import NOT_LEARNED
+    from plm_core.text.tokenizers import NOT_LEARNED
 
     assert tuple(NOT_LEARNED) == TOKENIZERS
     params = project / "params.yaml"
@@ -261,7 +261,7 @@ def child(project):
     (project / "tasks/__init__.py").touch()
     code = "import getpass, os\nfrom pathlib import Path\nPath('\u00fc.txt').write_text('\u2581')\n"
     code += "print('\u2581', getpass.getuser(), sorted(os.environ))\n"
-    (project / "tasks/init.py").write_text(code, encoding="utf-8")
+    (project / "tasks/commands/init.py").write_text(code, encoding="utf-8")
     return project
 
 
@@ -289,7 +289,7 @@ def test_what_another_job_left_in_the_shell_reaches_no_process_and_is_told_once(
 def test_servers_on_this_machine_are_reached_without_a_proxy(child, monkeypatch, before, after):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    (child / "tasks/init.py").write_text("import os\nprint(os.environ['no_proxy'])\n")
+    (child / "tasks/commands/init.py").write_text("import os\nprint(os.environ['no_proxy'])\n")
     assert plm(child, "init", ".", **before).stdout == f"{after}\n"
 
 

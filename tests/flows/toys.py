@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from flows import server
+from flows.schedule import prefect_server
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -70,5 +70,5 @@ def start_server(home: Path, port: int) -> tuple["subprocess.Popen[bytes]", str]
             start_new_session=True,
         )
     url = f"http://127.0.0.1:{port}/api"
-    wait_for(lambda: server.answers(url))
+    wait_for(lambda: prefect_server.answers(url))
     return process, url

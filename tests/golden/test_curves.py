@@ -15,6 +15,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from plm_core.text.special import EOS
+from plm_core.training.callbacks.metrics import Validation
+from plm_core.training.config import LoopConfig
 
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
@@ -25,9 +28,6 @@ from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
-from plm_core.text.special import EOS
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from plm_core.training.callbacks.metrics import Validation
+from plm_core.training.config import LoopConfig
 from test_curves import initial_model
 
 from plm_core.finetuning.classifier import Classifier, collate, example_loss
 from plm_core.finetuning.featurize import Row
 from plm_core.finetuning.input_formats import Written, input_format_of
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig

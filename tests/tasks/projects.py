@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows import supervisor
-from flows.forkserver import ForkServer
-from flows.graph import Graph
-from flows.process import Running
+from flows.processes import supervisor
+from flows.processes.forkserver import ForkServer
+from flows.processes.process import Running
+from flows.run.graph import Graph
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = Path(__file__).with_name("installed")

@@ -55,7 +55,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         project.change(clean={"paragraphs": {"words": {"min": 2}}}, split=held_out)
         write_text(project.root / "data/x.jsonl", size)
         for stage in STAGES:
-            process = project.start(f"tasks.{stage[0]}", *stage[1:])
+            process = project.start(f"tasks.stages.{stage[0]}", *stage[1:])
             peaks[stage[0], size] = peak(process)
     print({key: round(most) for key, most in peaks.items()})
     for stage, *_ in STAGES:

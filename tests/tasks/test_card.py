@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from projects import Project, source
 
 from plm_core.corpus.document import read_documents
-from plm_core.corpus.removal import read_removals
+from plm_core.corpus.removals import read_removals
 
 WORDS = [f"w{i}" for i in range(3000)]
 
@@ -52,7 +52,7 @@ def project(tmp_path_factory):
         ],
     )
     for command in (["ingest", "own"], ["ingest", "letters"], ["clean"], ["deduplicate"], ["card"]):
-        project.run(f"tasks.{command[0]}", *command[1:])
+        project.run(f"tasks.stages.{command[0]}", *command[1:])
     return project
 
 
@@ -111,5 +111,5 @@ def test_people_read_the_same_figures_and_no_text_breaks_the_page(project):
 
 def test_nothing_of_the_run_is_in_the_card(project):
     before = project.files("artifacts/card")
-    project.run("tasks.card")
+    project.run("tasks.stages.card")
     assert project.files("artifacts/card") == before

@@ -5,7 +5,7 @@ import sys
 
 
 def change(root, values):
-    command = [sys.executable, "-m", "tasks.change", values]
+    command = [sys.executable, "-m", "tasks.commands.change", values]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 

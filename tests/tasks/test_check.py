@@ -7,8 +7,8 @@ import pytest
 import yaml
 from projects import ROOT, Project, source
 
-from flows.checkout import check_parameters
-from flows.outcome import UserError
+from flows.run.checkout import check_parameters
+from plm_core.shared.errors import UserError
 
 WRONG = {
     "models": ({"gpt": "own", "bertt": "own"}, "pretrain.bertt: no such section in params.yaml; it has gpt, bert"),
@@ -41,15 +41,15 @@ def changed(project, tmp_path):
 
 
 def lines(project):
-    _, err = project.run("tasks.check", code=2)
+    _, err = project.run("tasks.commands.check", code=2)
     assert all(line.startswith("error: ") for line in err.splitlines())
     return err.splitlines()
 
 
 def test_good_parameters_are_checked_in_silence(project):
-    assert project.run("tasks.check") == ("", "")
+    assert project.run("tasks.commands.check") == ("", "")
     check_parameters(project.root)
-    own = subprocess.run([sys.executable, "-m", "tasks.check"], cwd=ROOT, capture_output=True, text=True)
+    own = subprocess.run([sys.executable, "-m", "tasks.commands.check"], cwd=ROOT, capture_output=True, text=True)
     assert (own.returncode, own.stderr) == (0, "")
 
 
@@ -77,7 +77,7 @@ def test_two_stages_that_would_have_one_name_are_told(changed):
         "expected other names",
     ]
     changed.change(**{"finetune__tasks": ["next"], "pairs__b-own-pairs": ...})
-    changed.run("tasks.check")
+    changed.run("tasks.commands.check")
 
 
 OBJECTIVE = "pretrain__gpt__objective"
@@ -120,7 +120,7 @@ def test_tasks_that_have_no_prompt_are_not_asked_unless_they_are_named(changed):
     task = {"input": "data", "kind": "classification", "a": "text", "label": "l", "labels": ["x", "y"]}
     changed.change(examples__tickets=task | {"score": "accuracy"}, finetune__tasks=["next", "tickets"])
     changed.change(fewshot__tasks=None)
-    changed.run("tasks.check")
+    changed.run("tasks.commands.check")
     changed.change(fewshot__tasks=["tickets"])
     assert lines(changed) == [
         "error: fewshot.prompts.tickets: missing; expected a template and options for a task of your own"
@@ -128,6 +128,8 @@ def test_tasks_that_have_no_prompt_are_not_asked_unless_they_are_named(changed):
 
 
 def test_nothing_heavy_is_imported():
-    program = "import tasks.check, sys; print({'torch', 'mlflow', 'scipy', 'sklearn', 'datasets'} & {*sys.modules})"
+    program = (
+        "import tasks.commands.check, sys; print({'torch', 'mlflow', 'scipy', 'sklearn', 'datasets'} & {*sys.modules})"
+    )
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"

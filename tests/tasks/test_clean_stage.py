@@ -4,7 +4,7 @@ import pytest
 from projects import Project, source
 
 from plm_core.corpus.document import Document, read_documents, write_documents
-from plm_core.corpus.removal import read_removals
+from plm_core.corpus.removals import read_removals
 
 CLEAN = "artifacts/corpus/clean.parquet"
 REMOVED = "artifacts/corpus/removed/clean.parquet"
@@ -29,7 +29,7 @@ def project(tmp_path, documents):
 
 
 def test_every_document_and_paragraph_of_all_sources_is_somewhere(project, documents):
-    out, _ = project.run("tasks.clean")
+    out, _ = project.run("tasks.stages.clean")
     kept = list(read_documents(project.root / CLEAN))
     removed = list(read_removals(project.root / REMOVED))
     assert [d.id for d in kept] == ["a", "letters/a", *(f"made-up/{d.id}" for d in documents)]
@@ -45,7 +45,7 @@ def test_every_document_and_paragraph_of_all_sources_is_somewhere(project, docum
 
 
 def test_every_count_stands_in_the_metrics_and_those_of_the_sources_add_up(project):
-    project.run("tasks.clean")
+    project.run("tasks.stages.clean")
     found = project.metrics("clean")
     total = {name: count for name, count in found.items() if "/" not in name}
     size = found["read_bytes"]
@@ -74,7 +74,7 @@ def test_languages_are_counted_and_remembered(project):
     rede = Document("y", "Die Lage der Nation ist gut, und ich danke dem Kongress für seine Arbeit.", "speeches")
     write_documents(project.root / "artifacts/corpus/raw/speeches.parquet", [rede, speech])
     project.change(clean__languages={"keep": ["en"]}, sources__speeches={"reader": "folder", "input": "data"})
-    project.run("tasks.clean")
+    project.run("tasks.stages.clean")
     found = project.metrics("clean")
     assert (found["speeches/language_en"], found["speeches/language_de"]) == (1, 1)
     assert found["speeches/removed_documents_language"] == 1
@@ -86,10 +86,10 @@ def test_languages_are_counted_and_remembered(project):
 
 
 def test_when_nothing_is_left_the_old_corpus_stays_and_the_removals_can_be_looked_at(project):
-    project.run("tasks.clean")
+    project.run("tasks.stages.clean")
     before = project.files()
     project.change(clean__documents={"words": {"min": 9999}})
-    _, err = project.run("tasks.clean", code=2)
+    _, err = project.run("tasks.stages.clean", code=2)
     after = project.files()
     assert {name for name in after if after[name] != before[name]} == {f"{REMOVED}/00000.parquet"}
     (line,) = err.splitlines()
@@ -104,20 +104,20 @@ def test_raw_documents_that_are_missing_damaged_or_out_of_order_are_refused_by_n
     raw = project.root / "artifacts/corpus/raw"
     write_documents(raw / "letters.parquet", [Document("x", "a b", "letters"), Document("w", "a b", "letters")])
     assert "letters.parquet, artifacts/corpus/raw/made-up.parquet: the id 'w' comes after" in project.refused(
-        "tasks.clean"
+        "tasks.stages.clean"
     )
     (raw / "letters.parquet").write_bytes(b"PAR1 no parquet PAR1")
-    assert project.refused("tasks.clean").startswith("error: artifacts/corpus/raw/letters.parquet: damaged")
+    assert project.refused("tasks.stages.clean").startswith("error: artifacts/corpus/raw/letters.parquet: damaged")
     (raw / "letters.parquet").unlink()
-    assert project.refused("tasks.clean").startswith("error: artifacts/corpus/raw/letters.parquet: missing")
+    assert project.refused("tasks.stages.clean").startswith("error: artifacts/corpus/raw/letters.parquet: missing")
     for path in raw.iterdir():
         path.unlink()
     raw.rmdir()
-    assert project.refused("tasks.clean").startswith("error: artifacts/corpus/raw: missing; run the stage")
+    assert project.refused("tasks.stages.clean").startswith("error: artifacts/corpus/raw: missing; run the stage")
 
 
 def test_what_a_source_left_that_is_no_more_is_not_taken_into_the_corpus(project):
     project.change(sources__letters=...)
-    out, _ = project.run("tasks.clean")
+    out, _ = project.run("tasks.stages.clean")
     assert "artifacts/corpus/raw/letters.parquet: belongs to no source in the parameters (sources); not read" in out
     assert {d.source for d in read_documents(project.root / CLEAN)} == {"made-up"}

@@ -10,7 +10,7 @@ HEADER = "id,sha256,subset,label,prediction,confidence,score,measured\n"
 
 
 def compare(folder, *arguments):
-    command = [sys.executable, "-m", "tasks.compare", *arguments]
+    command = [sys.executable, "-m", "tasks.commands.compare", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 

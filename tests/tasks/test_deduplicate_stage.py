@@ -8,7 +8,7 @@ import pytest
 from projects import Project, source
 
 from plm_core.corpus.document import Document, read_documents, write_documents
-from plm_core.corpus.removal import read_removals
+from plm_core.corpus.removals import read_removals
 
 WORDS = [f"w{i}" for i in range(5000)]
 
@@ -29,7 +29,7 @@ def project(tmp_path):
 
 
 def run(project):
-    project.run("tasks.deduplicate")
+    project.run("tasks.stages.deduplicate")
     corpus = project.root / "artifacts/corpus"
     splits = {name: list(read_documents(corpus / f"splits/{name}.parquet")) for name in ("train", "valid", "test")}
     return splits, list(read_removals(corpus / "removed/deduplicate.parquet")), project.metrics("deduplicate")
@@ -37,7 +37,7 @@ def run(project):
 
 FEW_WORDS = """
 from plm_core.corpus import decontaminate, shingles
-from tasks.deduplicate import deduplicate_and_split
+from tasks.stages.deduplicate import deduplicate_and_split
 from tasks.runtime import pools
 
 decontaminate.WORDS_AT_ONCE = 300
@@ -118,6 +118,6 @@ def test_duplicates_may_be_kept_on_one_side(project):
 def test_too_few_documents_are_refused_with_what_was_found(project):
     path = project.root / "artifacts/corpus/clean.parquet"
     write_documents(path, [Document("a/1", text(1), "a")])
-    error = project.refused("tasks.deduplicate")
+    error = project.refused("tasks.stages.deduplicate")
     assert "no document falls on the side" in error
     assert "about fifty" in error

@@ -7,7 +7,7 @@ import yaml
 from projects import ROOT
 
 from plm_core.config import UserError
-from tasks.settings.editing import edited
+from tasks.parameters.editing import edited
 
 TEXT = """\
 # What the file is.

@@ -12,7 +12,7 @@ from projects import Project, source
 from plm_core import checkpoint
 from plm_core.corpus.document import write_documents
 from plm_core.evaluation.evidence import read_cost
-from plm_core.text.special import PIECES
+from plm_core.text.tokenizers import PIECES
 
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 MODELS = {
@@ -36,7 +36,7 @@ def measured(tmp_path_factory, documents, tokenizer):
         config = checkpoint.CheckpointConfig(1, architecture, objective, SHAPE | sizes, tokenizer.sha256, 1, 5.0)
         checkpoint.save(project.root / "artifacts/models" / name, model.state_dict(), tokenizer, config)
     for name in MODELS:
-        project.run("tasks.evaluate", name)
+        project.run("tasks.stages.evaluate", name)
     return project
 
 
@@ -96,14 +96,14 @@ def test_a_masked_model_fills_blanks_and_the_others_continue_texts(measured, tok
 def test_evaluating_again_gives_the_same_bytes(measured, tmp_path):
     again = measured.copied(tmp_path / "project")
     shutil.rmtree(again.root / "artifacts/evidence/xlnet")
-    again.run("tasks.evaluate", "xlnet")
+    again.run("tasks.stages.evaluate", "xlnet")
     assert again.files() == measured.files()
 
 
 def test_a_text_to_be_filled_that_is_too_long_is_refused_before_anything_is_written(measured, tmp_path):
     project = measured.copied(tmp_path / "project")
     project.change(evaluate__cloze=["___" + " so" * 37])
-    error = project.refused("tasks.evaluate", "bert")
+    error = project.refused("tasks.stages.evaluate", "bert")
     assert error.startswith("error: evaluate.cloze: '___ so so so")
     assert error.endswith("expected at most the model's context, 29")
 
@@ -113,6 +113,6 @@ def test_without_prompts_the_held_out_documents_begin_the_samples(measured, tmp_
     project.change(evaluate__prompts=..., evaluate__cloze=None)
     begins = [" ".join(document.text.split()[:5]) for document in documents[:3]]
     for name, key, end in (("gpt", "prompt", ""), ("bert", "cloze", " ___")):
-        project.run("tasks.evaluate", name)
+        project.run("tasks.stages.evaluate", name)
         samples = json.loads((project.root / f"artifacts/samples/{name}.json").read_text())
         assert [sample[key] for sample in samples] == [begin[:40] + end for begin in begins]

@@ -5,9 +5,9 @@ import json
 import pytest
 from projects import Project, source
 
-from plm_core.benchmarks.examples import file_of
+from plm_core.benchmarks.example_readers import file_of
 from plm_core.benchmarks.task import read_examples, read_task
-from plm_core.files import verify_checksums
+from plm_core.shared.files import verify_checksums
 
 TICKETS = {
     "input": "tickets",
@@ -33,7 +33,7 @@ def project(tmp_path):
 
 
 def test_a_task_of_ones_own_becomes_files_and_counts_the_same_each_time(project):
-    out, err = project.run("tasks.examples", "tickets")
+    out, err = project.run("tasks.stages.examples", "tickets")
     assert err == ""
     before = project.files()
     folder = project.root / "artifacts/examples/tickets"
@@ -51,7 +51,7 @@ def test_a_task_of_ones_own_becomes_files_and_counts_the_same_each_time(project)
     assert (found["test_label_c_2b_2b"], found["test_label_other"]) == (9, 4)
     assert found["test_also_in_train"] + found["test_also_in_valid"] == 5
     assert "the same texts: " in out
-    project.run("tasks.examples", "tickets")
+    project.run("tasks.stages.examples", "tickets")
     assert project.files() == before
 
 
@@ -60,7 +60,7 @@ def test_groups_of_test_that_are_also_in_train_are_a_warning(project):
         lines = [f"number {n}\t{'c++' if n % 3 else 'other'}\tp{n % 7}" for n in numbers]
         (project.root / f"tickets/{split}.tsv").write_text("\n".join(["text\tkind\twho", *lines]))
     project.change(examples={"tickets": TICKETS | {"group": "who"}})
-    _, err = project.run("tasks.examples", "tickets")
+    _, err = project.run("tasks.stages.examples", "tickets")
     assert err.startswith("warning: tickets: 6 groups of test are also in train: the scores do not show ")
 
 
@@ -69,12 +69,12 @@ def test_ones_own_checks_are_taken_over_and_a_wrong_one_is_named_by_its_line(pro
     own = {"id": "plus", "check": "names", "a": "say c++", "expect": {"label": "c++"}}
     path = project.root / "tickets/checks.jsonl"
     path.write_text(json.dumps(own) + "\n")
-    project.run("tasks.examples", "tickets")
+    project.run("tasks.stages.examples", "tickets")
     made = (project.root / "artifacts/examples/tickets/checks.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in made] == [own]
     assert project.metrics("examples-tickets")["checks"] == 1
     path.write_text(json.dumps(own) + "\n" + json.dumps(own | {"expect": {"label": "c--"}}) + "\n")
-    error = project.refused("tasks.examples", "tickets")
+    error = project.refused("tasks.stages.examples", "tickets")
     assert "tickets/checks.jsonl:2: expect.label: found 'c--'; expected one of c++, other" in error
 
 
@@ -85,7 +85,7 @@ def test_an_own_copy_of_glue_that_was_cut_is_named_in_output_and_metrics(project
     for part in ("train", "dev"):
         (folder / f"{part}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n")
     project.change(examples={"rte": {"input": "RTE"}})
-    _, err = project.run("tasks.examples", "rte")
+    _, err = project.run("tasks.stages.examples", "rte")
     assert err.splitlines() == [
         "warning: rte: train has 37 rows, but 2,490 are published; scores are not comparable with the literature",
         "warning: rte: dev has 37 rows, but 277 are published; scores are not comparable with the literature",
@@ -98,7 +98,7 @@ def test_an_own_copy_of_glue_that_was_cut_is_named_in_output_and_metrics(project
 def test_a_wrong_row_ends_with_one_line_and_no_file(project):
     path = project.root / "tickets/test.tsv"
     path.write_text(path.read_text().replace("\tother", "\tothr", 1))
-    error = project.refused("tasks.examples", "tickets")
+    error = project.refused("tasks.stages.examples", "tickets")
     assert error == (
         "error: tickets/test.tsv:4: the label 'othr' in the column 'kind'; "
         "expected one of c++, other; did you mean 'other'?"

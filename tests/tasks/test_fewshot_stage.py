@@ -6,12 +6,12 @@ from collections import Counter
 import pytest
 from projects import Project
 
-from plm_core.benchmarks.examples import sample
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.example_readers import sample
 from plm_core.benchmarks.task import read_examples
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.config import UserError
-from plm_core.files import write_checksums
-from tasks.fewshot import fewshot
+from plm_core.shared.files import write_checksums
+from tasks.stages.fewshot import fewshot
 
 RULES = {"score": "prediction"} | {f"score_{rule}": rule for rule in ("per_byte", "per_token", "unconditional")}
 ASKED = [(task, shots) for task in ("sotu-era", "next") for shots in (0, 2)]
@@ -53,13 +53,13 @@ def test_the_metrics_are_those_of_the_file(built, task, shots):
 
 def test_the_same_inputs_give_the_same_bytes(built, small):
     before = built.files("artifacts/fewshot") | built.files("artifacts/metrics")
-    small.run("tasks.fewshot", "gpt")
+    small.run("tasks.stages.fewshot", "gpt")
     assert small.files("artifacts/fewshot") | small.files("artifacts/metrics") == before
 
 
 def test_another_seed_draws_other_shots_and_nothing_else(built, small):
     small.change(fewshot__seed=4, fewshot__shots=[2, 0])
-    small.run("tasks.fewshot", "gpt")
+    small.run("tasks.stages.fewshot", "gpt")
     for task in ("sotu-era", "next"):
         assert rows(small, task, 0) == rows(built, task, 0)
         assert [row["id"] for row in rows(small, task, 2)] == [row["id"] for row in rows(built, task, 2)]
@@ -69,11 +69,11 @@ def test_another_seed_draws_other_shots_and_nothing_else(built, small):
 
 def test_nothing_may_be_asked(small):
     small.change(fewshot__tasks=[])
-    small.run("tasks.fewshot", "gpt")
+    small.run("tasks.stages.fewshot", "gpt")
     assert small.files("artifacts/fewshot") == {}
     assert small.metrics("fewshot-gpt") == {}
     small.change(fewshot__models=[])
-    small.run("tasks.report")
+    small.run("tasks.stages.report")
     assert "Nothing is evaluated" in (small.root / "artifacts/report/report.md").read_text()
 
 
@@ -116,6 +116,6 @@ def test_a_model_that_does_not_read_from_left_to_right_is_refused(small):
     sums = small.root / "artifacts/models/gpt/SHA256SUMS"
     sums.unlink()
     write_checksums(sums.parent)
-    line = small.refused("tasks.fewshot", "gpt")
+    line = small.refused("tasks.stages.fewshot", "gpt")
     assert line.startswith("error: fewshot.models: gpt is a masked model")
     assert "expected causal, hybrid ones" in line

@@ -14,15 +14,15 @@ from scipy import stats
 
 from plm_core import checkpoint
 from plm_core.benchmarks.task import verified_task
-from plm_core.finetuning.config import FinetuneConfig
-from plm_core.finetuning.heads import Predicted
-from plm_core.text.special import BOS, CLS, SEP
+from plm_core.finetuning.finetune_config import FinetuneConfig
+from plm_core.finetuning.task_heads import Predicted
+from plm_core.text.tokenizers import BOS, CLS, SEP
 from plm_core.training.callbacks.anomaly_monitor import Diverged
-from plm_core.training.callbacks.metrics import best_report
+from plm_core.training.callbacks.loss_metrics import best_report
 from plm_core.training.device import Device
 from plm_core.training.snapshot import Snapshots
-from tasks import finetune
-from tasks.settings import params
+from tasks.parameters import stage_parameters
+from tasks.stages import finetune
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def tickets(small):
     columns = {"a": "first", "b": "second", "label": "alike"}
     task = {"input": "data/tickets", "kind": "regression", "score": "pearson+spearman", "symmetric": True}
     small.change(examples={"tickets": task | columns}, finetune__tasks=["tickets"], finetune__seeds=[5])
-    small.run("tasks.examples", "tickets")
+    small.run("tasks.stages.examples", "tickets")
     return small
 
 
 def learned(project):
     """The evidence, the metrics and the fine-tuned weights."""
-    project.run("tasks.finetune", "gpt", "tickets", "5")
+    project.run("tasks.stages.finetune", "gpt", "tickets", "5")
     with (project.root / "artifacts/evidence/gpt/tickets.5.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     weights = checkpoint.load(project.root / "artifacts/finetuned/gpt-tickets-5").model.state_dict()
@@ -59,16 +59,16 @@ def learned(project):
 def reported(project, *tasks):
     """The report, with what it contains besides fine-tuning."""
     for task in tasks:
-        project.run("tasks.slices", task)
-        project.run("tasks.baseline", task)
-    project.run("tasks.report")
+        project.run("tasks.stages.slices", task)
+        project.run("tasks.stages.baseline", task)
+    project.run("tasks.stages.report")
     return (project.root / "artifacts/report/report.md").read_text()
 
 
 def fitted(project, monkeypatch, task_name="tickets"):
     """The outcome of a fine-tuning in this process, and its task."""
     monkeypatch.chdir(project.root)
-    config = params.section("finetune", FinetuneConfig)
+    config = stage_parameters.section("finetune", FinetuneConfig)
     loaded = checkpoint.load(Path("artifacts/models/gpt"))
     task = verified_task(Path("artifacts/examples") / task_name)
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,7 @@ def test_the_unit_of_the_labels_changes_nothing_but_the_unit_of_the_answers(tick
         head, *lines = path.read_text().splitlines()
         cells = (line.rpartition("\t") for line in lines)
         path.write_text("\n".join([head, *(f"{texts}\t{1990 + 25 * int(label)}" for texts, _, label in cells)]) + "\n")
-    tickets.run("tasks.examples", "tickets")
+    tickets.run("tasks.stages.examples", "tickets")
     second, _ = fitted(tickets, monkeypatch)
     assert second.predicted.answers == pytest.approx([1990 + 25 * each for each in first.predicted.answers], abs=0.01)
     assert [report.loss for report in second.reports] == pytest.approx([r.loss for r in first.reports], rel=1e-3)
@@ -165,7 +165,7 @@ def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpo
 def test_what_another_task_has_learned_of_them_is_not_drawn_anew(tickets, monkeypatch):
     learned(tickets)
     monkeypatch.chdir(tickets.root)
-    config = params.section("finetune", FinetuneConfig)
+    config = stage_parameters.section("finetune", FinetuneConfig)
     task = verified_task(Path("artifacts/examples/tickets"))
     kept = {}
     for folder in ("models/gpt", "finetuned/gpt-tickets-5"):
@@ -189,16 +189,16 @@ def test_with_the_language_models_loss_beside_other_weights_are_learned(tickets)
 def test_a_task_may_begin_with_what_another_has_left(tickets):
     read = yaml.safe_load((tickets.root / "params.yaml").read_text())
     tickets.change(examples__more=read["examples"]["tickets"])
-    tickets.run("tasks.examples", "more")
+    tickets.run("tasks.stages.examples", "more")
     folder, evidence = tickets.root / "artifacts", "evidence/gpt/more.5.csv"
-    tickets.run("tasks.finetune", "gpt", "more", "5")
+    tickets.run("tasks.stages.finetune", "gpt", "more", "5")
     alone = (folder / evidence).read_bytes()
     learned(tickets)
     tickets.change(finetune__transfers=[{"task": "more", "after": "tickets"}])
-    tickets.run("tasks.finetune", "gpt", "more", "5", "--after", "tickets")
+    tickets.run("tasks.stages.finetune", "gpt", "more", "5", "--after", "tickets")
     after = (folder / evidence).read_bytes()
     assert after != alone
-    tickets.run("tasks.finetune", "gpt", "more", "--checkpoint", "artifacts/models/gpt", "--evidence", "again")
+    tickets.run("tasks.stages.finetune", "gpt", "more", "--checkpoint", "artifacts/models/gpt", "--evidence", "again")
     assert (tickets.root / "again/more.5.csv").read_bytes() == after
     assert "Fine-tuned after tickets" in reported(tickets, "tickets", "more")
 
@@ -214,4 +214,4 @@ def test_a_task_may_begin_with_what_another_has_left(tickets):
 )
 def test_a_wrong_transfer_is_one_line(tickets, transfers, message):
     tickets.change(finetune__transfers=transfers)
-    assert message in tickets.refused("tasks.finetune", "gpt", "tickets", "5")
+    assert message in tickets.refused("tasks.stages.finetune", "gpt", "tickets", "5")

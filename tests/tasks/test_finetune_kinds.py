@@ -12,12 +12,12 @@ import torch
 from plm_core import checkpoint
 from plm_core.benchmarks.task import verified_task
 from plm_core.evaluation.evidence import read_task
-from plm_core.finetuning.config import FinetuneConfig
-from plm_core.finetuning.heads import SPANS
+from plm_core.finetuning.finetune_config import FinetuneConfig
+from plm_core.finetuning.task_heads import SPANS
 from plm_core.training.device import Device
 from plm_core.training.snapshot import Snapshots
-from tasks import finetune
-from tasks.settings import params
+from tasks.parameters import stage_parameters
+from tasks.stages import finetune
 
 WORDS = ["bafo", "limu", "pesa", "toku"]
 TASKS = {
@@ -60,10 +60,10 @@ def project(small):
 def test_every_kind_goes_from_its_files_to_the_page(project):
     found = {}
     for name, described in TASKS.items():
-        project.run("tasks.examples", name)
-        project.run("tasks.slices", name)
-        project.run("tasks.baseline", name)
-        project.run("tasks.finetune", "gpt", name, "5")
+        project.run("tasks.stages.examples", name)
+        project.run("tasks.stages.slices", name)
+        project.run("tasks.stages.baseline", name)
+        project.run("tasks.stages.finetune", "gpt", name, "5")
         metrics, path = project.metrics(f"finetune-gpt-{name}-5"), project.root / f"artifacts/evidence/gpt/{name}.5.csv"
         table = read_task([path])
         assert table.value == pytest.approx(metrics["score"], abs=1e-12)
@@ -82,25 +82,25 @@ def test_every_kind_goes_from_its_files_to_the_page(project):
     assert {row["label"] for row in found["ends"]} == {"1"}
     assert project.metrics("finetune-gpt-qa-5")["baseline"] == pytest.approx(7 / 19)
     assert project.metrics("finetune-gpt-ner-5")["baseline"] == 0.0
-    project.run("tasks.report")
+    project.run("tasks.stages.report")
     page = (project.root / "artifacts/report/report.md").read_text()
     for name, described in TASKS.items():
         assert f"{name}: {described['score']}" in page
 
 
 def test_the_same_fine_tuning_gives_the_same_bytes_and_another_checkpoint_its_evidence(project):
-    project.run("tasks.examples", "qa")
-    project.run("tasks.finetune", "gpt", "qa", "5")
+    project.run("tasks.stages.examples", "qa")
+    project.run("tasks.stages.finetune", "gpt", "qa", "5")
     files = project.files("artifacts/evidence") | project.files("artifacts/finetuned")
     again = ("--checkpoint", "artifacts/models/gpt", "--evidence", "elsewhere")
-    project.run("tasks.finetune", "gpt", "qa", *again)
+    project.run("tasks.stages.finetune", "gpt", "qa", *again)
     assert (project.root / "elsewhere/qa.5.csv").read_bytes() == files["artifacts/evidence/gpt/qa.5.csv"]
-    project.run("tasks.finetune", "gpt", "qa", "5")
+    project.run("tasks.stages.finetune", "gpt", "qa", "5")
     assert project.files("artifacts/evidence") | project.files("artifacts/finetuned") == files
 
 
 def test_the_best_weights_by_score_are_those_by_the_threshold_that_is_reported(project, monkeypatch):
-    project.run("tasks.examples", "qa")
+    project.run("tasks.stages.examples", "qa")
     project.change(finetune__training__best_by="score")
     monkeypatch.chdir(project.root)
     asked = []
@@ -109,7 +109,7 @@ def test_the_best_weights_by_score_are_those_by_the_threshold_that_is_reported(p
     monkeypatch.setattr(finetune.results, "answered", lambda *given: asked.append(given[4:]) or answered(*given))
     with tempfile.TemporaryDirectory() as folder:
         given = checkpoint.load(Path("artifacts/models/gpt")), verified_task(Path("artifacts/examples/qa"))
-        config = params.section("finetune", FinetuneConfig)
+        config = stage_parameters.section("finetune", FinetuneConfig)
         device, snapshots = Device(torch.device("cpu"), 1, False), Snapshots(Path(folder))
         finetune.fit(*given, config, 5, device, snapshots, None)
     assert len(asked) > 1

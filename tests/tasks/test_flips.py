@@ -12,9 +12,9 @@ import torch
 from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.evaluation.evidence import read_likelihood
-from plm_core.files import atomic_folder
-from plm_core.text.store import TokenStore
-from plm_core.text.tokenizers import open_tokenizer
+from plm_core.shared.files import atomic_folder
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizer_kinds import open_tokenizer
 from plm_core.training.snapshot import Snapshots
 
 FORMATS = Path(__file__).with_name("formats")

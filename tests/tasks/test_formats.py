@@ -10,12 +10,12 @@ import pytest
 
 from plm_core import checkpoint
 from plm_core.config import UserError
-from plm_core.evaluation import seal
+from plm_core.evaluation import sealed_csv
 from plm_core.evaluation.evidence import read_likelihood
-from plm_core.files import write_checksums
-from plm_core.text import store
-from plm_core.text.store import TokenStore
-from tasks.runtime.evidence import write_sealed
+from plm_core.evaluation.sealed_csv import write_sealed
+from plm_core.shared.files import write_checksums
+from plm_core.text import token_store
+from plm_core.text.token_store import TokenStore
 
 FORMATS = Path(__file__).with_name("formats")
 
@@ -35,7 +35,7 @@ def restated(path, **fields):
 
 
 def test_these_are_the_formats_of_today():
-    today = (checkpoint.FORMAT, store.FORMAT, seal.FORMAT)
+    today = (checkpoint.FORMAT, token_store.FORMAT, sealed_csv.FORMAT)
     assert today == (1, 1, 2), "a format has changed: add files of it to the folder, and a test of them here"
 
 

@@ -20,7 +20,7 @@ promotion:
 
 def gate(folder, *arguments, params=PARAMS):
     (folder / "params.yaml").write_text(params)
-    command = [sys.executable, "-m", "tasks.gate", *arguments, "--out", "decision.json"]
+    command = [sys.executable, "-m", "tasks.commands.gate", *arguments, "--out", "decision.json"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 

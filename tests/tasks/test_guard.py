@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tasks.runtime.guard import Edited, Guard, listed_sources
+from tasks.runtime.provenance_guard import Edited, Guard, listed_sources
 
 PARAMS = "a: {x: 1, y: 5}\nb: {z: 7}\n"
 
@@ -100,18 +100,18 @@ def test_a_source_file_dated_ahead_comes_from_another_clock(place):
 
 GRAPH = """stages:
   one:
-    cmd: python -m tasks.one
+    cmd: python -m tasks.stages.one
     deps: [
       data,
-      plm_core/room, tasks/one.py
+      plm_core/room, tasks/stages/one.py
     ]
   two:
-    cmd: python -m tasks.two
+    cmd: python -m tasks.stages.two
     deps: [data]
   three:
-    cmd: python -m tasks.three ${key}
+    cmd: python -m tasks.stages.three ${key}
     deps: [
-      tasks/three.py
+      tasks/stages/three.py
     ]
 """
 
@@ -119,15 +119,21 @@ GRAPH = """stages:
 @pytest.mark.parametrize(
     ("module", "listed"),
     [
-        ("tasks.one", ["plm_core/room/a.j2", "plm_core/room/b.py", "tasks/one.py"]),
-        ("tasks.two", []),
-        ("tasks.three", ["tasks/three.py"]),
-        ("tasks.thr", []),
+        ("tasks.stages.one", ["plm_core/room/a.j2", "plm_core/room/b.py", "tasks/stages/one.py"]),
+        ("tasks.stages.two", []),
+        ("tasks.stages.three", ["tasks/stages/three.py"]),
+        ("tasks.stages.thr", []),
         ("pytest.__main__", []),
     ],
 )
 def test_what_dvc_lists_for_a_stage_belongs_to_its_code_though_nobody_has_loaded_it(place, monkeypatch, module, listed):
-    for name in ("plm_core/room/a.j2", "plm_core/room/b.py", "plm_core/room/c.txt", "tasks/one.py", "tasks/three.py"):
+    for name in (
+        "plm_core/room/a.j2",
+        "plm_core/room/b.py",
+        "plm_core/room/c.txt",
+        "tasks/stages/one.py",
+        "tasks/stages/three.py",
+    ):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         rewrite(place / name, name)
         os.utime(place / name, (time.time() - 1e6,) * 2)
@@ -135,8 +141,8 @@ def test_what_dvc_lists_for_a_stage_belongs_to_its_code_though_nobody_has_loaded
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=module))
     assert [path.as_posix() for path in listed_sources()] == listed
     guard = Guard([], [])
-    rewrite(place / "tasks/three.py", "edited")
-    assert (Guard([], []).code != guard.code) == ("tasks/three.py" in listed)
+    rewrite(place / "tasks/stages/three.py", "edited")
+    assert (Guard([], []).code != guard.code) == ("tasks/stages/three.py" in listed)
     guard.check()  # what is running has not loaded it
 
 

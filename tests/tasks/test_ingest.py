@@ -34,7 +34,7 @@ def test_too_large_a_share_of_bad_records_is_refused_and_they_can_be_looked_at(s
     spoil(small)
     before = small.files()
     assert before.pop(QUARANTINED) == b""
-    _, err = small.run("tasks.ingest", "own", code=2)
+    _, err = small.run("tasks.stages.ingest", "own", code=2)
     after = small.files()
     assert after.pop(QUARANTINED)
     assert after == before
@@ -51,9 +51,9 @@ def test_too_large_a_share_of_bad_records_is_refused_and_they_can_be_looked_at(s
 def test_the_share_that_is_allowed_is_quarantined_and_counted(small, documents):
     spoil(small)
     small.change(sources__own__max_quarantined=0.049)
-    small.run("tasks.ingest", "own", code=2)
+    small.run("tasks.stages.ingest", "own", code=2)
     small.change(sources__own__max_quarantined=0.05)
-    out, _ = small.run("tasks.ingest", "own")
+    out, _ = small.run("tasks.stages.ingest", "own")
     assert "38 documents" in out
     assert "{'invalid_utf8': 1, 'wrong_fields': 1}" in out
     assert small.metrics("ingest-own") == {
@@ -82,10 +82,10 @@ def test_a_failed_dvc_repro_leaves_the_quarantine_to_be_looked_at(small):
 
 def test_a_few_bad_records_end_nothing_whatever_their_share(small):
     spoil(small, floor=3)
-    out, _ = small.run("tasks.ingest", "own")
+    out, _ = small.run("tasks.stages.ingest", "own")
     assert f"38 documents, 0.1 MB; quarantined: {{'invalid_utf8': 1, 'wrong_fields': 1}} (see {QUARANTINED})" in out
     small.change(sources__own__min_quarantined=2)
-    small.run("tasks.ingest", "own", code=2)
+    small.run("tasks.stages.ingest", "own", code=2)
 
 
 def test_when_nothing_is_left_the_stage_ends_whatever_the_share(small):
@@ -93,7 +93,7 @@ def test_when_nothing_is_left_the_stage_ends_whatever_the_share(small):
         path.unlink()
     (small.root / "data/x.jsonl").write_text("{\n")
     small.change(sources__own__max_quarantined=1.0)
-    _, err = small.run("tasks.ingest", "own", code=2)
+    _, err = small.run("tasks.stages.ingest", "own", code=2)
     assert err.startswith("error: data: no documents in it")
 
 
@@ -101,7 +101,7 @@ def test_a_damaged_file_that_is_much_of_the_source_fails_however_few_records_it_
     lines = (json.dumps({"key": i, "text": random.Random(i).randbytes(99).hex()}) + "\n" for i in range(2000))
     packed = gzip.compress("".join(lines).encode())
     (small.root / "data/most.jsonl.gz").write_bytes(gzip.compress(b'{"key": "one", "text": "a"}\n') + b"??" + packed)
-    _, err = small.run("tasks.ingest", "own", code=2)
+    _, err = small.run("tasks.stages.ingest", "own", code=2)
     (line,) = err.splitlines()
     assert re.match(
         r"error: data/most\.jsonl\.gz:2: damaged_file \(.*\); \d\d\d,\d\d\d bytes of the file are not read", line
@@ -109,7 +109,7 @@ def test_a_damaged_file_that_is_much_of_the_source_fails_however_few_records_it_
     assert "% of the source; expected a share of at most 0.01 (sources.own.max_quarantined): mend or replace" in line
     assert kept(small)[0]["lost_bytes"] > 100_000
     (small.root / "data/most.jsonl.gz").write_bytes(packed[:500])  # how much there was, nobody can say
-    out, _ = small.run("tasks.ingest", "own")
+    out, _ = small.run("tasks.stages.ingest", "own")
     assert "quarantined: {'damaged_file': 1}" in out
 
 
@@ -117,7 +117,7 @@ def test_pointers_of_git_lfs_fail_the_stage_however_few_they_are(small):
     for name in ("a.txt", "b.txt"):
         (small.root / f"data/{name}").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 7\n")
     small.change(sources__own__max_quarantined=1.0)
-    _, err = small.run("tasks.ingest", "own", code=2)
+    _, err = small.run("tasks.stages.ingest", "own", code=2)
     expected = "a pointer of Git LFS, not the file itself; run `git lfs pull` to get it (the first of 2 such files)"
     assert err == f"error: data/a.txt:1: {expected}\n"
     assert [row["reason"] for row in kept(small)] == ["lfs_pointer"] * 2
@@ -126,7 +126,7 @@ def test_pointers_of_git_lfs_fail_the_stage_however_few_they_are(small):
 def test_a_full_disk_is_one_line_that_names_the_file_and_the_last_documents_stay(small):
     """The kernel refuses files of more than a kilobyte, as a full disk refuses all."""
     before = small.files()
-    process = small.start("tasks.ingest", "own")
+    process = small.start("tasks.stages.ingest", "own")
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, 1024))
     _, err = finish(process, code=1)
     assert re.fullmatch(

@@ -10,11 +10,11 @@ from projects import ROOT
 from ruamel.yaml import YAML
 
 from plm_core.config import UserError, choose
+from plm_core.configs.checkpoint_description import read_description
 from plm_core.corpus.sources import SOURCES
-from plm_core.sections.description import read_description
 from plm_core.shared import paths
-from plm_core.training.sizes import operations, sized
-from tasks.init import SMALL, init, proposed, started, survey
+from plm_core.training.size_presets import operations, sized
+from tasks.commands.init import SMALL, init, proposed, started, survey
 
 SENTENCE = "The weather was fine that day, and so we went for a long walk along the river in the morning. "
 
@@ -148,7 +148,7 @@ def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
 
 def test_a_start_is_read_in_short_windows_and_beside_as_many_minutes_from_scratch(folder, monkeypatch, capsys):
     """Positions without embeddings are read at any length; each token of a document would be read many times."""
-    monkeypatch.setattr("tasks.init.SIZE", "60 core-minutes")  # more than the fewest steps
+    monkeypatch.setattr("tasks.commands.init.SIZE", "60 core-minutes")  # more than the fewest steps
     published.write("llama", folder.parent / "theirs")
     path = folder.parent / "theirs/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 8192}))
@@ -163,6 +163,6 @@ def test_a_start_is_read_in_short_windows_and_beside_as_many_minutes_from_scratc
     encoder = started("encoder", {"finetune.tasks": ["next"]})
     assert encoder["finetune.tasks"] == list(encoder["examples"]) == ["passages"]
     assert "examples" not in started("encoder", {}, add=True)
-    monkeypatch.setattr("tasks.init.LARGE", 1)
+    monkeypatch.setattr("tasks.commands.init.LARGE", 1)
     assert started("theirs", {"finetune.tasks": ["next"]})["finetune.tasks"] == []
     assert "hours" in capsys.readouterr().out

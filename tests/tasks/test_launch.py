@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from plm_core.config import UserError
-from tasks.runtime.launch import tried_once
 from tasks.runtime.stage import BudgetSpent
+from tasks.runtime.torchrun_launcher import tried_once
 
 WORK = """
 import os, signal, sys, time
@@ -29,7 +29,7 @@ if os.environ["RANK"] == "0":
 def test_the_status_is_that_of_the_process_that_failed(tmp_path, project, fails, code, said):
     (tmp_path / "work.py").write_text(WORK.format(fails=fails))
     run = subprocess.run(
-        [sys.executable, "-c", "from tasks.runtime.launch import launch; launch('work', [], 2)"],
+        [sys.executable, "-c", "from tasks.runtime.torchrun_launcher import launch; launch('work', [], 2)"],
         env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{project}"},
         cwd=tmp_path,
         capture_output=True,

@@ -10,8 +10,8 @@ import torch
 from plm_core.shared import paths
 from plm_core.training.callbacks.speed_monitor import Throughput
 from plm_core.training.device import Device
-from tasks.reporting.costs import CostReport
-from tasks.reporting.meters import meters
+from tasks.reporting.cost_page import meters
+from tasks.reporting.training_costs import CostReport
 
 DEVICE = Device(torch.device("cpu"), 3, False)
 METERS = Throughput(
@@ -33,7 +33,7 @@ def now(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
     moment = [1000.0]
-    monkeypatch.setattr("tasks.reporting.costs.monotonic", lambda: moment[0])
+    monkeypatch.setattr("tasks.reporting.training_costs.monotonic", lambda: moment[0])
     return moment
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from plm_core.config import UserError
-from plm_core.shared.limits import processes
-from tasks.settings.machine import budget, pretraining_gpus, price
+from plm_core.shared.environment import processes
+from tasks.parameters.machine_limits import budget, pretraining_gpus, price
 
 READERS = {
     "PLM_CORES": processes,

@@ -110,7 +110,7 @@ def prove(project, documents):
     write(project.root / "malformed", documents)
     section = {"reader": "folder", "input": "malformed", "max_quarantined": 1.0, "max_record_bytes": 30_000}
     project.change(sources={"own": section})
-    project.run("tasks.ingest", "own")
+    project.run("tasks.stages.ingest", "own")
     found = project.metrics("ingest-own")
     kept = list(read_documents(project.root / "artifacts/corpus/raw/own.parquet"))
     quarantined = (project.root / "artifacts/corpus/quarantined/own.jsonl").read_text().splitlines()

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from plm_core import checkpoint
-from plm_core.benchmarks.pairs import Pair, load_pairs
+from plm_core.benchmarks.pair_sets import Pair, load_pairs
+from plm_core.configs.architectures import MODELS
+from plm_core.configs.stage_configs import LikelihoodConfig
 from plm_core.evaluation.evidence import read_task
 from plm_core.evaluation.likelihood import scorer_of
-from plm_core.evaluation.likelihood.base import tokenized
+from plm_core.evaluation.likelihood.document_scores import tokenized
 from plm_core.evaluation.ngram import NGrams
 from plm_core.objectives import OBJECTIVES
-from plm_core.sections.evaluation import LikelihoodConfig
-from plm_core.sections.models import MODELS
-from plm_core.text.special import EOS
-from plm_core.text.store import TokenStore
-from plm_core.text.tokenizers import open_tokenizer
-from tasks.minimal_pairs import nats_of
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizer_kinds import open_tokenizer
+from plm_core.text.tokenizers import EOS
+from tasks.stages.minimal_pairs import nats_of
 
 GPT, NGRAM = "artifacts/evidence/gpt/own-pairs.0.csv", "artifacts/evidence/ngram-own/own-pairs.0.csv"
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
@@ -94,33 +94,33 @@ def test_another_checkpoint_gives_its_evidence_and_nothing_else(small, tmp_path)
         torch.nn.init.normal_(parameter)
     checkpoint.save(folder, loaded.model.state_dict(), loaded.tokenizer, loaded.config)
     given = ("--checkpoint", str(folder), "--evidence", str(tmp_path / "evidence"))
-    small.run("tasks.minimal_pairs", "gpt", "own-pairs", *given)
+    small.run("tasks.stages.minimal_pairs", "gpt", "own-pairs", *given)
     assert small.files() == before
     (file,) = (tmp_path / "evidence").iterdir()
     table, own = read_task([file]), read_task([small.root / GPT])
     assert table.examples == own.examples
     assert table.value != own.value
     assert "expected --checkpoint and --evidence together" in small.refused(
-        "tasks.minimal_pairs", "gpt", "own-pairs", *given[:2]
+        "tasks.stages.minimal_pairs", "gpt", "own-pairs", *given[:2]
     )
 
 
 def test_what_cannot_be_asked_is_refused_and_leaves_nothing(small):
-    assert "artifacts/pairs/other.jsonl: missing" in small.refused("tasks.minimal_pairs", "gpt", "other")
-    assert "pairs.other: no such section" in small.refused("tasks.pairs", "other")
+    assert "artifacts/pairs/other.jsonl: missing" in small.refused("tasks.stages.minimal_pairs", "gpt", "other")
+    assert "pairs.other: no such section" in small.refused("tasks.stages.pairs", "other")
     (small.root / "mine.jsonl").write_text(json.dumps({"good": "Ba.", "bad": "Ba."}) + "\n")
     small.change(pairs__mine={"input": "mine.jsonl"})
-    assert "mine.jsonl:1: good and bad are the same" in small.refused("tasks.pairs", "mine")
+    assert "mine.jsonl:1: good and bad are the same" in small.refused("tasks.stages.pairs", "mine")
     small.change(pairs__next={"input": "mine.jsonl"})
-    assert "pairs.next: examples has a section of the same name" in small.refused("tasks.check")
+    assert "pairs.next: examples has a section of the same name" in small.refused("tasks.commands.check")
 
 
 def test_without_pairs_the_others_go_on(small):
     """Without the output of stage pairs, the 5-gram still has its likelihood, and the report says what is missing."""
     (small.root / "artifacts/pairs/own-pairs.jsonl").unlink()
     (small.root / GPT).unlink()
-    small.run("tasks.text_baseline", "own")
+    small.run("tasks.stages.text_baseline", "own")
     assert [path.name for path in (small.root / "artifacts/evidence/ngram-own").iterdir()] == ["likelihood.csv"]
-    small.run("tasks.report")
+    small.run("tasks.stages.report")
     text = (small.root / "artifacts/report/report.md").read_text()
     assert "No results for gpt, 5-gram (own): the stage has no output." in text

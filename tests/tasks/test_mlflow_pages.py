@@ -9,8 +9,8 @@ import pytest
 import yaml
 from mlflows import wait_until
 
-from flows import promotion
-from flows.graph import Graph
+from flows.registry import promotion
+from flows.run.graph import Graph
 
 sys.path.append(str(Path(__file__).parents[2] / "infra/screenshots"))
 import browser
@@ -33,8 +33,8 @@ def pages(small, server, monkeypatch):
     small.change(models={"gpt": "own", "shallow": "own"}, pretrain__shallow=other, evaluate__prompts=[PROMPT])
     small.reproduce()
     for name in ("gpt", "shallow"):
-        small.run("tasks.pretrain", name, PLM_TRACKING="on")
-    small.run("tasks.finetune", "gpt", "next", "1", PLM_TRACKING="on")
+        small.run("tasks.stages.pretrain", name, PLM_TRACKING="on")
+    small.run("tasks.stages.finetune", "gpt", "next", "1", PLM_TRACKING="on")
     monkeypatch.chdir(small.root)
     assert [each.version for each in promotion.register(small.root, Graph(small.root).stages, None)] == ["1", "2"]
     wait_until(lambda: not any((small.root / "artifacts/journals").glob("*.jsonl")))

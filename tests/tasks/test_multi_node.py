@@ -12,12 +12,12 @@ import torch
 from projects import finish
 from safetensors.torch import load_file
 
-from flows import placement
-from flows.placement import Cluster
-from flows.process import StageError, StageProcesses
-from flows.stages import Stage
-from plm_core.shared.statuses import USER_ERROR
-from tasks.runtime.launch import nodes_wanted
+from flows.processes import executor
+from flows.processes.executor import Cluster
+from flows.processes.process import StageError, StageProcesses
+from flows.run.graph import Stage
+from plm_core.shared.errors import USER_ERROR
+from tasks.runtime.torchrun_launcher import nodes_wanted
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def undisturbed(built, tmp_path_factory):
     """What one process makes of 80 steps."""
     project = built.copied(tmp_path_factory.mktemp("alone") / "project")
     project.change(**LONGER)
-    project.run("tasks.pretrain", "gpt")
+    project.run("tasks.stages.pretrain", "gpt")
     return project
 
 
@@ -49,7 +49,7 @@ def node(small):
 
     def start(nodes, *options, **env):
         meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=pretrain-gpt")
-        program = ("-m", "tasks.pretrain", "gpt")
+        program = ("-m", "tasks.stages.pretrain", "gpt")
         # As the recipe has it: torch's agents would give restarted processes a store with addresses of those before.
         env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         command = (f"--nnodes={nodes}", "--nproc-per-node=1", *meeting, *options, *program)
@@ -109,7 +109,7 @@ def test_a_machine_that_dies_is_left_behind(small, node, undisturbed):
 def pipeline(small, monkeypatch):
     """Trains as ``plm run`` does with two nodes of a cluster, which ``env`` stands in for; returns what was printed."""
     small.change(**LONGER)
-    monkeypatch.setattr(placement, "AGAIN_S", 0.5)
+    monkeypatch.setattr(executor, "AGAIN_S", 0.5)
     stage = Stage("pretrain@gpt", nodes="together")
     lines = []
 
@@ -117,8 +117,8 @@ def pipeline(small, monkeypatch):
         processes = StageProcesses(small.root)
         with Cluster(launcher or ("env",), cores=1, gpus=0, nodes=2).acquire(stage) as grant:
             env = small._environment({"PLM_RANKS": "1", **grant.env})
-            with placement.helped(processes, small.root, stage.name, grant, env, lines.append):
-                command = [sys.executable, "-m", "tasks.pretrain", "gpt"]
+            with executor.helped(processes, small.root, stage.name, grant, env, lines.append):
+                command = [sys.executable, "-m", "tasks.stages.pretrain", "gpt"]
                 processes.run(stage.name, command, lines.append, env=env, launcher=grant.launcher)
         return lines
 

@@ -29,36 +29,36 @@ def test_a_new_paper_goes_all_the_way(small):
         finetune__seeds=[1],
         promotion=PROMOTION,
     )
-    small.run("tasks.check")
+    small.run("tasks.commands.check")
     for name, *arguments in (
         ["pretrain", "electra"],
         ["evaluate", "electra"],
         ["finetune", "electra", "sotu-era", "1"],
         ["report"],
     ):
-        small.run(f"tasks.{name}", *arguments)
+        small.run(f"tasks.stages.{name}", *arguments)
     assert "generator_pseudo_bits_per_byte" in small.metrics("evaluate-electra")
     report = (small.root / "artifacts/report/report.md").read_text()
     assert "- **generator pseudo bits per byte**, here of the first 17 tokens of each document only: each" in report
     assert "| electra | electra | replaced |" in report
 
-    seen, _ = small.run("tasks.seen", "electra", "--step=2", "--rows=1")
+    seen, _ = small.run("tasks.commands.seen", "electra", "--step=2", "--rows=1")
     assert "<mask: word> was to be predicted by the generator" in seen
     assert seen.count("<mask: ") > 1
 
     sides = ("--challenger", "artifacts/evidence/electra", "--champion", "artifacts/evidence/gpt")
-    small.run("tasks.gate", *sides, "--out", "decision.json")
+    small.run("tasks.commands.gate", *sides, "--out", "decision.json")
     decision = json.loads((small.root / "decision.json").read_text())
     rows = {row["metric"]: row for row in decision["table"]}
     assert rows["sotu-era/score"]["interval"] is not None
     assert rows["generator_pseudo_bits_per_byte"]["verdict"] == "not comparable"
 
-    export = ("tasks.export", "exported", "--checkpoint", "artifacts/models/electra")
+    export = ("tasks.commands.export", "exported", "--checkpoint", "artifacts/models/electra")
     assert "the architecture electra cannot be exported to transformers" in small.refused(*export)
-    generate = ("tasks.generate", "Ba", "--checkpoint", "artifacts/models/electra")
+    generate = ("tasks.commands.generate", "Ba", "--checkpoint", "artifacts/models/electra")
     assert "A replaced model cannot continue texts" in small.refused(*generate)
     small.change(fewshot__models=["electra"])
-    _, err = small.run("tasks.check", code=2)
+    _, err = small.run("tasks.commands.check", code=2)
     assert "fewshot.models: electra is a replaced model, which cannot say how likely a text is after another" in err
 
 
@@ -74,9 +74,9 @@ def test_a_decoder_goes_from_text_to_a_score(small, objective):
         pretrain__llama={"architecture": "llama", "objective": objective, "model": model}
         | {"training": MUON, "valid_windows": 5},
     )
-    small.run("tasks.check")
-    small.run("tasks.pretrain", "llama")
-    small.run("tasks.evaluate", "llama")
+    small.run("tasks.commands.check")
+    small.run("tasks.stages.pretrain", "llama")
+    small.run("tasks.stages.evaluate", "llama")
     found = small.metrics("evaluate-llama")
     assert 0 < found["bits_per_byte"] < 9
     assert ("shifted_pseudo_bits_per_byte" in found) == (objective["name"] == "hybrid")
@@ -93,11 +93,11 @@ def test_an_encoder_goes_from_text_to_a_classifier(small):
         finetune__tasks=["sotu-era"],
         finetune__seeds=[1],
     )
-    small.run("tasks.check")
-    small.run("tasks.pretrain", "modernbert")
-    small.run("tasks.evaluate", "modernbert")
+    small.run("tasks.commands.check")
+    small.run("tasks.stages.pretrain", "modernbert")
+    small.run("tasks.stages.evaluate", "modernbert")
     assert 0 < small.metrics("evaluate-modernbert")["pseudo_bits_per_byte"] < 9
-    small.run("tasks.finetune", "modernbert", "sotu-era", "1")
+    small.run("tasks.stages.finetune", "modernbert", "sotu-era", "1")
     small.change(pretrain__modernbert=section | {"objective": {"name": "masked", "next_sentence": True}})
-    _, err = small.run("tasks.check", code=2)
+    _, err = small.run("tasks.commands.check", code=2)
     assert "objective.next_sentence: true for a model without segments; expected false" in err

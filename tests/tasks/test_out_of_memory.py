@@ -8,12 +8,12 @@ import pytest
 import torch
 from projects import ROOT
 
-from plm_core.shared.memory import is_out_of_memory
+from plm_core.shared.errors import is_out_of_memory
 
 PROGRAM = """
 import resource, sys, torch
 from tasks.runtime.stage import main
-sys.argv = ["/x/tasks/{}.py", "gpt"]
+sys.argv = ["/x/tasks/stages/{}.py", "gpt"]
 def task(name: str) -> None:
     {}
 main(task)

@@ -23,7 +23,7 @@ from mlflows import (
     wait_until,
 )
 
-from plm_core.shared.journal import messages
+from plm_core.shared.run_journal import messages
 
 DEAD = "http://127.0.0.1:9"
 LONG = {
@@ -48,7 +48,7 @@ def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number
     small.change(**LONG, pretrain__gpt__size=2, pretrain__gpt__model__heads=...)
     env = {"PLM_TRACKING": "on"} | ({"MLFLOW_TRACKING_URI": uri} if uri else {})
     client = client_of(small.root)
-    first = small.start("tasks.pretrain", "gpt", **env)
+    first = small.start("tasks.stages.pretrain", "gpt", **env)
     small.snapshot(first)
     time.sleep(0.3)  # some steps after the snapshot too
     first.send_signal(number)
@@ -58,7 +58,7 @@ def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number
     assert sum('"loss"' in line for line in journal.read_text().splitlines()) < len(range(0, 600, 2))
     if status:
         wait_until(lambda: status_of(client) == {"pretrain-gpt": status})
-    small.run("tasks.pretrain", "gpt", **env)
+    small.run("tasks.stages.pretrain", "gpt", **env)
     if uri:
         assert journals(small.root) == [journal]
         wait_until(lambda: not publishers_of(small.root))
@@ -153,7 +153,7 @@ with tracked("silent", {}, {}) as t:
 
 
 ROOM_AGAIN = """
-from plm_core.shared.stores import PUBLISHER
+from plm_core.shared.mlflow_stores import PUBLISHER
 PUBLISHER[:0] = ["bash", "-c", 'ulimit -S -f unlimited && exec "$@"', "bash"]  # MLflow has another disk
 with tracked("full", {}, {}) as t:
     t.log({"loss": 0.5}, 0)

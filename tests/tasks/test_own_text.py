@@ -9,20 +9,20 @@ import pytest
 import yaml
 from projects import ROOT, Project, source
 
-from tasks.baseline import baseline
-from tasks.check import problems
-from tasks.clean import clean
-from tasks.deduplicate import deduplicate_and_split
-from tasks.evaluate import evaluate
-from tasks.examples import examples
-from tasks.fewshot import fewshot
-from tasks.finetune import finetune
-from tasks.ingest import ingest
-from tasks.init import init
-from tasks.pack import pack
-from tasks.pretrain import pretrain
-from tasks.slices import slices
-from tasks.tokenizer import tokenizer
+from tasks.commands.check import problems
+from tasks.commands.init import init
+from tasks.stages.baseline import baseline
+from tasks.stages.clean import clean
+from tasks.stages.deduplicate import deduplicate_and_split
+from tasks.stages.evaluate import evaluate
+from tasks.stages.examples import examples
+from tasks.stages.fewshot import fewshot
+from tasks.stages.finetune import finetune
+from tasks.stages.ingest import ingest
+from tasks.stages.pack import pack
+from tasks.stages.pretrain import pretrain
+from tasks.stages.slices import slices
+from tasks.stages.tokenizer import tokenizer
 
 WORDS = ["".join(syllables) for syllables in itertools.product(("ba", "do", "ki", "lu", "me", "ra"), repeat=3)]
 
@@ -109,6 +109,6 @@ def test_texts_that_give_no_example_end_at_the_stage_that_makes_them(project):
     ingest("mine")
     clean()
     deduplicate_and_split()
-    error = project.refused("tasks.examples", "next")
+    error = project.refused("tasks.stages.examples", "next")
     assert error.startswith("error: artifacts/corpus/splits: gives no example for train (examples.next)")
     assert "take next out of examples and finetune.tasks" in error

@@ -11,7 +11,7 @@ from projects import Project, finish, source
 
 from plm_core.corpus import document as module
 from plm_core.corpus.document import Document, pieces_of, read_documents, write_documents
-from plm_core.corpus.removal import read_removals
+from plm_core.corpus.removals import read_removals
 
 SMALL_PARTS = """
 import importlib
@@ -36,7 +36,7 @@ ingest.CHARACTERS_AT_ONCE = 3_000  # some documents are sorted in memory, others
 ingest.MOST_RUNS = 2
 minhash.ENTRIES_AT_ONCE = 500
 minhash.PAIRS_AT_ONCE = 20
-task = getattr(importlib.import_module(f"tasks.{sys.argv[1]}"), sys.argv[2])
+task = getattr(importlib.import_module(f"tasks.stages.{sys.argv[1]}"), sys.argv[2])
 del sys.argv[1:3]  # what follows is the task's
 main(task)
 """
@@ -104,7 +104,7 @@ def test_of_a_source_that_is_read_in_parts_the_first_document_with_an_id_is_kept
     first = write_records(whole.root / "records", random.Random(5))
     (whole.root / "small_parts.py").write_text(SMALL_PARTS)
     one, three = whole.copied(tmp_path / "one"), whole.copied(tmp_path / "three")
-    whole.run("tasks.ingest", "own")
+    whole.run("tasks.stages.ingest", "own")
     for each, cores in ((one, "1"), (three, "3")):
         finish(each.start("small_parts", "ingest", "ingest", "own", PLM_CORES=cores), 0)
     table = "artifacts/corpus/raw/own.parquet"
@@ -132,7 +132,7 @@ def test_parts_and_processes_make_no_difference(project, tmp_path):
     one, three = project.copied(tmp_path / "one"), project.copied(tmp_path / "three")
     for stage in ("clean", "deduplicate", "tokenizer own", "pack own"):
         name, *arguments = stage.split()
-        project.run(f"tasks.{name}", *arguments)
+        project.run(f"tasks.stages.{name}", *arguments)
     for each, cores in ((one, "1"), (three, "3")):
         shutil.copytree(project.root / "artifacts/tokenizers/own", each.root / "artifacts/tokenizers/own")
         for stage in STAGES:
@@ -152,11 +152,11 @@ def test_a_tokenizer_learns_from_as_much_text_as_it_may_and_says_so(project):
         patch.setattr(module, "ROWS_AT_ONCE", 4)
         write_documents(splits / "train.parquet", train)
     write_documents(splits / "valid.parquet", train[:9])
-    out, _ = project.run("tasks.tokenizer", "own")
+    out, _ = project.run("tasks.stages.tokenizer", "own")
     assert "learned" not in out
     assert project.metrics("tokenizer-own")["learned_share"] == 1
     project.change(tokenizers__own__learned_bytes=40_000)
-    out, _ = project.run("tasks.tokenizer", "own")
+    out, _ = project.run("tasks.stages.tokenizer", "own")
     share = project.metrics("tokenizer-own")["learned_share"]
     assert 0 < share < 0.5
     assert f"learned from {share:.2%} of the training text" in out
@@ -171,7 +171,7 @@ def test_what_of_the_examples_stands_in_any_part_of_the_text_is_found(small):
         patch.setattr(module, "PART_BYTES", 20_000)
         write_documents(train, documents)
         assert len(pieces_of(train)) > 2
-    small.run("tasks.slices", "next")
+    small.run("tasks.stages.slices", "next")
     found = (small.root / "artifacts/slices/next.csv").read_bytes()
     (small.root / "artifacts/slices/next.csv").unlink()
     (small.root / "small_parts.py").write_text(SMALL_PARTS.replace("40_000", "20_000"))

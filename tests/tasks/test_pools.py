@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from plm_core.config import UserError
-from tasks.runtime import pools
+from tasks.runtime import worker_pool
 
 STAGE = SimpleNamespace(name="clean", inputs={}, guard=SimpleNamespace(code="1"))
 
@@ -25,9 +25,9 @@ def test_a_clean_up_that_is_killed_leaves_nothing_that_is_taken_for_a_result(tmp
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", killed)
-        with pytest.raises(KeyboardInterrupt), pools.pool(STAGE) as pool:
+        with pytest.raises(KeyboardInterrupt), worker_pool.pool(STAGE) as pool:
             pool.map("job", write, [1, 2])
-    with pools.pool(STAGE) as pool:
+    with worker_pool.pool(STAGE) as pool:
         assert [(folder / "number").read_text() for folder in pool.map("job", write, [1, 2])] == ["1", "2"]
     assert "resuming" not in capsys.readouterr().out
     assert not list((tmp_path / "artifacts/parts").iterdir())
@@ -38,7 +38,7 @@ def test_what_is_done_stays_where_another_try_may_end_well(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
 
     def fail():
-        with pools.pool(STAGE) as pool:
+        with worker_pool.pool(STAGE) as pool:
             pool.map("job", write, [1, 2])
             raise error("x")
 

@@ -25,7 +25,7 @@ def undisturbed(built, tmp_path_factory):
     """The result of 80 undisturbed steps."""
     project = built.copied(tmp_path_factory.mktemp("undisturbed") / "project")
     project.change(**LONGER)
-    project.run("tasks.pretrain", "gpt")
+    project.run("tasks.stages.pretrain", "gpt")
     return results(project)
 
 
@@ -34,7 +34,7 @@ def interrupted(built, tmp_path_factory):
     """The same training, ended by SIGTERM somewhere after its first snapshot."""
     project = built.copied(tmp_path_factory.mktemp("interrupted") / "project")
     project.change(**LONGER)
-    process = project.start("tasks.pretrain", "gpt")
+    process = project.start("tasks.stages.pretrain", "gpt")
     project.snapshot(process)
     process.send_signal(signal.SIGTERM)
     _, err = finish(process, code=75)
@@ -44,7 +44,7 @@ def interrupted(built, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_tracking_server_that_is_not_there_costs_a_warning_and_no_byte(built, small):
-    _, err = small.run("tasks.pretrain", "gpt", PLM_TRACKING="on", MLFLOW_TRACKING_URI="http://127.0.0.1:1")
+    _, err = small.run("tasks.stages.pretrain", "gpt", PLM_TRACKING="on", MLFLOW_TRACKING_URI="http://127.0.0.1:1")
     assert all(line.startswith("warning: MLflow: ") for line in err.splitlines())
     assert err.count("\n") <= 1, "at the end, unless that comes before the publisher has noticed"
     said = small.root / "artifacts/journals/publisher.log"
@@ -59,7 +59,7 @@ def kill(project, paper, where, draw):
 
     False if it has ended by itself before.
     """
-    process = project.start("tasks.pretrain", paper)
+    process = project.start("tasks.stages.pretrain", paper)
 
     def until(pattern):
         while not any((project.root / "artifacts/snapshots").glob(pattern)) and process.poll() is None:
@@ -90,12 +90,12 @@ def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_
     whole, project = (built.copied(tmp_path / name) for name in ("whole", "project"))
     for each in (whole, project):
         each.change(**longer)
-    whole.run("tasks.pretrain", paper)
+    whole.run("tasks.stages.pretrain", paper)
     draw = random.Random(paper)
     moments = ["steps", "snapshot", "start", "snapshot", "steps"] * (kills // 5)
     # How many come before the end depends on the machine.
     assert sum(kill(project, paper, where, draw) for where in moments) > 0
-    project.run("tasks.pretrain", paper)
+    project.run("tasks.stages.pretrain", paper)
     names = tuple(name.replace("gpt", paper) for name in OUTS)
     expected, found = ({n: d for n, d in each.files().items() if n.startswith(names)} for each in (whole, project))
     assert len(expected) == 6
@@ -105,7 +105,7 @@ def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_
 
 def test_a_training_that_was_asked_to_end_goes_on_where_it_was(interrupted, undisturbed, tmp_path):
     project = interrupted.copied(tmp_path / "project")
-    _, err = project.run("tasks.pretrain", "gpt")
+    _, err = project.run("tasks.stages.pretrain", "gpt")
     assert err == ""
     assert results(project) == undisturbed
 
@@ -114,7 +114,7 @@ def test_a_snapshot_belongs_to_its_parameters_and_is_left_alone_by_others(built,
     project = interrupted.copied(tmp_path / "project")
     (left,) = (project.root / "artifacts/snapshots").iterdir()
     project.change(pretrain__gpt__training__steps=26, pretrain__gpt__training__valid_every=6)
-    project.run("tasks.pretrain", "gpt")
+    project.run("tasks.stages.pretrain", "gpt")
     assert results(project) == results(built)
     assert list((project.root / "artifacts/snapshots").iterdir()) == [left]
 
@@ -124,7 +124,7 @@ def test_a_snapshot_belongs_to_its_code_also_to_what_is_loaded_late(interrupted,
     (left,) = (project.root / "artifacts/snapshots").iterdir()
     model = project.root / "plm_core/models/gpt.py"
     model.write_text(model.read_text() + "\n# edited\n")
-    out, _ = project.run("tasks.pretrain", "gpt")
+    out, _ = project.run("tasks.stages.pretrain", "gpt")
     assert "resumed" not in out
     assert results(project) == undisturbed
     assert list((project.root / "artifacts/snapshots").iterdir()) == [left]
@@ -132,7 +132,7 @@ def test_a_snapshot_belongs_to_its_code_also_to_what_is_loaded_late(interrupted,
 
 def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snapshot(small):
     small.change(pretrain__gpt__training__optimizer__learning_rate=1e30, pretrain__gpt__training__snapshot_every=2)
-    _, err = finish(small.start("tasks.pretrain", "gpt"), code=2)
+    _, err = finish(small.start("tasks.stages.pretrain", "gpt"), code=2)
     assert re.search(
         r"error: pretrain\.gpt\.training\.optimizer\.learning_rate: at step \d+ the loss is \S+ .*; the batch held "
         r"\d+ documents: own/\S+, ",
@@ -149,7 +149,7 @@ def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
         pretrain__gpt__training__snapshot_every=2,
         pretrain__gpt__training__anomalies={"policy": "rollback", "limit": 2},
     )
-    _, err = finish(small.start("tasks.pretrain", "gpt"), code=2)
+    _, err = finish(small.start("tasks.stages.pretrain", "gpt"), code=2)
     assert err.count(": rolling back to the last periodic snapshot (") == 2
     assert "after 2 tolerated anomalies" in err
     assert "Traceback" not in err
@@ -162,8 +162,8 @@ def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tm
     """Two on this CPU, as one for each GPU elsewhere, with as many parts of a batch: sums have another order."""
     small.change(pretrain__gpt__training__accumulation=2)
     alone = small.copied(tmp_path / "alone")
-    alone.run("tasks.pretrain", "gpt", PLM_THREADS="1")
-    _, err = small.run("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1", PLM_PARALLEL="fsdp")
+    alone.run("tasks.stages.pretrain", "gpt", PLM_THREADS="1")
+    _, err = small.run("tasks.stages.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1", PLM_PARALLEL="fsdp")
     assert not [line for line in err.splitlines() if "rror" in line], err
     one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (alone, small))
     for name, weight in one.items():
@@ -171,24 +171,24 @@ def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tm
     steps = [(p.root / "artifacts/curves/gpt.csv").read_text().count("\n") for p in (alone, small)]
     assert steps[0] == steps[1]
     assert not list((small.root / "artifacts/snapshots").glob("*"))
-    small.run("tasks.export", "exported", "--checkpoint", "artifacts/models/gpt")
+    small.run("tasks.commands.export", "exported", "--checkpoint", "artifacts/models/gpt")
     assert (small.root / "exported/model.safetensors").exists()
 
 
 @pytest.mark.slow
 def test_several_processes_are_interrupted_as_one_and_one_goes_on(small, undisturbed):
     small.change(**LONGER)
-    process = small.start("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1")
+    process = small.start("tasks.stages.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1")
     small.snapshot(process)
     process.send_signal(signal.SIGTERM)
     _, err = finish(process, code=75)
     assert "interrupted: state saved at step " in err
-    small.run("tasks.pretrain", "gpt")
+    small.run("tasks.stages.pretrain", "gpt")
     assert results(small).keys() == undisturbed.keys()
 
 
 @pytest.mark.slow
 def test_what_the_user_must_mend_is_said_by_several_processes_with_the_same_status(small):
     small.change(pretrain__gpt__objective__name="masked")
-    _, err = finish(small.start("tasks.pretrain", "gpt", PLM_RANKS="2"), code=2)
+    _, err = finish(small.start("tasks.stages.pretrain", "gpt", PLM_RANKS="2"), code=2)
     assert "error: pretrain.gpt.objective.name: masked cannot train architecture gpt" in err

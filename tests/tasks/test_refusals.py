@@ -7,7 +7,7 @@ import pytest
 OPTIMIZER = "pretrain__gpt__training__optimizer__learning_rate"
 TASK = ["finetune", "gpt", "sotu-era", "1"]
 PARAMETERS = [
-    # stage, changed parameters, the beginning of the error, more of it; what `tasks.check` refuses is in its test
+    # stage, changed parameters, the beginning of the error, more of it; see test_check for those of `check`
     (["clean"], {"clean__paragraph": {}}, "clean.paragraph: unknown parameter", "did you mean 'paragraphs'"),
     (["clean"], {"sources": {}}, "sources: found {}", "at least one section"),
     (["deduplicate"], {"split__test": 0.0001}, "split.test: ", "no document"),
@@ -34,7 +34,7 @@ PARAMETERS = [
 @pytest.mark.parametrize(("command", "changes", "beginning", "more"), PARAMETERS)
 def test_a_wrong_parameter_is_refused_by_its_dotted_name(small, command, changes, beginning, more):
     small.change(**changes)
-    error = small.refused(f"tasks.{command[0]}", *command[1:])
+    error = small.refused(f"tasks.stages.{command[0]}", *command[1:])
     assert error.startswith(f"error: {beginning}")
     assert more in error
 
@@ -61,7 +61,7 @@ def test_a_parameter_file_that_cannot_be_used_is_refused_with_its_line(small, ch
     path.unlink()
     if (changed := change(text)) is not None:
         path.write_text(changed, errors="surrogateescape")
-    found = small.refused("tasks.clean")
+    found = small.refused("tasks.stages.clean")
     assert found.startswith(error)
     if "      min: 3" in str(changed):
         line = changed.splitlines().index("      min: 2") + 1
@@ -81,7 +81,7 @@ def test_a_folder_without_text_is_refused(small, content, error):
         path.unlink()
     if content is not None:
         (small.root / "data/x.jsonl").write_text(content)
-    assert small.refused("tasks.ingest", "own").startswith(error)
+    assert small.refused("tasks.stages.ingest", "own").startswith(error)
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,17 @@ def test_a_damaged_file_is_refused_by_name(small, path, command):
     data = bytearray((small.root / path).read_bytes())
     data[len(data) // 2] ^= 1
     (small.root / path).write_bytes(data)
-    assert small.refused(f"tasks.{command[0]}", *command[1:]).startswith(f"error: {path}: ")
+    assert small.refused(f"tasks.stages.{command[0]}", *command[1:]).startswith(f"error: {path}: ")
 
 
 def test_a_missing_input_is_refused_by_name(small):
     shutil.rmtree(small.root / "artifacts/corpus/raw/own.parquet")
-    assert small.refused("tasks.clean").startswith("error: artifacts/corpus/raw/own.parquet: missing")
+    assert small.refused("tasks.stages.clean").startswith("error: artifacts/corpus/raw/own.parquet: missing")
 
 
 def test_a_store_of_another_tokenizer_is_refused(small):
     small.change(tokenizers__own__vocab_size=299)
-    small.run("tasks.tokenizer", "own")
-    assert small.refused("tasks.pretrain", "gpt").startswith("error: artifacts/tokens/own/train: made by the tokenizer")
+    small.run("tasks.stages.tokenizer", "own")
+    assert small.refused("tasks.stages.pretrain", "gpt").startswith(
+        "error: artifacts/tokens/own/train: made by the tokenizer"
+    )

@@ -10,12 +10,12 @@ import yaml
 from jinja2 import Environment
 from projects import Project, source
 
-from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import write_examples, write_task
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.shared import paths
-from tasks.reporting.page import drawn, plotting
-from tasks.reporting.page import page as html_page
+from tasks.reporting.html_page import drawn, plotting
+from tasks.reporting.html_page import page as html_page
 
 MODELS = {
     "gpt": ({"bits_per_byte": 1.5, "perplexity": 99.0}, 0.713, 0.513),
@@ -102,7 +102,7 @@ def results(tmp_path_factory):
         write_task(folder, TASKS[task].task)
         texts = [Example(f"e{i:03}", f"Said <b>{i}</b> | {'so ' * i}", None, i % 2) for i in range(1000)]
         write_examples(folder / "test.jsonl", texts, TASKS[task].task)
-    project.run("tasks.report")
+    project.run("tasks.stages.report")
     return project
 
 
@@ -131,7 +131,7 @@ def project(results, tmp_path):
 
 def reported(project):
     """The page that is written again."""
-    project.run("tasks.report")
+    project.run("tasks.stages.report")
     return (project.root / "artifacts/report/report.md").read_text()
 
 
@@ -246,7 +246,7 @@ def test_the_worst_answers_are_the_surest_wrong_ones_with_their_texts(results, p
 def test_slices_of_other_examples_are_refused(project):
     path = project.root / "artifacts/slices/sotu-era.csv"
     path.write_text("".join(line for line in path.open() if not line.startswith("e007,")))
-    assert "sotu-era.csv: lacks the example 'e007'; run its stage again" in project.refused("tasks.report")
+    assert "sotu-era.csv: lacks the example 'e007'; run its stage again" in project.refused("tasks.stages.report")
 
 
 def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):
@@ -287,7 +287,7 @@ def test_speed_is_shown_from_beside_the_report_and_is_no_part_of_it(results, pag
     (results.root / paths.METERS / "pretrain-gpt.json").write_text(
         json.dumps({"stage": "pretrain-gpt", "training": "abc", "device": "a fast one", "threads": 1})
     )
-    results.run("tasks.report")
+    results.run("tasks.stages.report")
     assert results.files("artifacts/report") == before
     assert "a fast one" in (results.root / paths.METERS / "index.html").read_text()
 

@@ -12,14 +12,14 @@ import pytest
 from plm_core import checkpoint
 from plm_core.evaluation.evidence import read_task
 
-EMBED = ("tasks.embed", "texts.jsonl", "--checkpoint", "artifacts/models/gpt", "--output")
+EMBED = ("tasks.commands.embed", "texts.jsonl", "--checkpoint", "artifacts/models/gpt", "--output")
 
 
 def test_passages_of_the_corpus_are_searched_compared_and_on_the_page(small):
     small.change(examples={"passages": {"input": "artifacts/corpus/splits"}}, finetune__tasks=["passages"])
     small.change(finetune__seeds=[5])
     for command in (["examples"], ["slices"], ["baseline"], ["finetune", "gpt"]):
-        small.run(f"tasks.{command[0]}", *command[1:], "passages", *(["5"] if command[1:] else []))
+        small.run(f"tasks.stages.{command[0]}", *command[1:], "passages", *(["5"] if command[1:] else []))
     metrics = small.metrics("finetune-gpt-passages-5")
     table = read_task([small.root / "artifacts/evidence/gpt/passages.5.csv"])
     assert table.value == pytest.approx(metrics["score"], abs=1e-12)
@@ -28,7 +28,7 @@ def test_passages_of_the_corpus_are_searched_compared_and_on_the_page(small):
     assert 0 < metrics["mrr_at_10"] <= metrics["score"] <= metrics["recall_at_10"]
     head = checkpoint.load(small.root / "artifacts/finetuned/gpt-passages-5").config.head
     assert head == {"task": "passages", "labels": [], "pooling": "mean"}
-    small.run("tasks.report")
+    small.run("tasks.stages.report")
     page = (small.root / "artifacts/report/report.md").read_text().replace("\\", "")
     for figure in ("passages: ndcg_at_10", "mrr at 10", "recall at 10", "score untrained"):
         assert figure in page
@@ -43,11 +43,11 @@ def test_queries_of_a_table_of_ones_own(small):
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
     given = {"input": "data/faq", "kind": "search", "a": "asked", "b": "answer", "score": "recall_at_10"}
     small.change(examples={"faq": given})
-    small.run("tasks.examples", "faq")
+    small.run("tasks.stages.examples", "faq")
     found = small.metrics("examples-faq")
     assert (found["test_examples"], found["test_passages"]) == (10, 5)
     small.change(examples={"faq": given | {"labels": ["x"]}})
-    assert "faq.labels: has no meaning for the kind search" in small.run("tasks.examples", "faq", code=2)[1]
+    assert "faq.labels: has no meaning for the kind search" in small.run("tasks.stages.examples", "faq", code=2)[1]
 
 
 def test_an_interrupted_embedding_goes_on_and_gives_the_same_bytes(small):

@@ -8,14 +8,14 @@ from projects import TRAINING
 
 from plm_core import checkpoint
 from plm_core.corpus.document import read_documents
-from plm_core.files import write_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.masked import FOLLOWS
-from plm_core.text.special import EOS, PIECES
-from plm_core.text.store import TokenStore
-from plm_core.text.tokenizers import open_tokenizer
-from plm_core.training.config import LoopConfig
+from plm_core.shared.files import write_checksums
+from plm_core.text.token_store import TokenStore
+from plm_core.text.tokenizer_kinds import open_tokenizer
+from plm_core.text.tokenizers import EOS, PIECES
 from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.training_config import LoopConfig
 
 MODEL = {"context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 SECTIONS = {
@@ -35,7 +35,7 @@ def trained(built, tmp_path_factory):
         section = {"architecture": architecture, "objective": objective, "model": MODEL | sizes, "training": training}
         project.change(**{f"pretrain__{name}": section | {"valid_windows": 5}})
     for name in SECTIONS:
-        out, _ = project.run("tasks.pretrain", name)
+        out, _ = project.run("tasks.stages.pretrain", name)
         assert ("of the documents are cut" in out) == name.endswith("documents")
     return project
 
@@ -54,7 +54,7 @@ def test_a_row_is_what_was_read_and_its_documents_hold_it(trained, name):
     store, tokenizer = opened(trained)
     texts = {d.id: d for d in read_documents(trained.root / "artifacts/corpus/splits/train.parquet")}
     step, rows = (5, 4) if name in SECTIONS else (23, 8)
-    out, _ = trained.run("tasks.seen", name, f"--step={step}", "--rows=99", "--json")
+    out, _ = trained.run("tasks.commands.seen", name, f"--step={step}", "--rows=99", "--json")
     found = json.loads(out)
     assert (found["model"], found["step"], found["rows"], found["positions"]) == (name, step, rows, 29)
     assert [row["row"] for row in found["shown"]] == list(range(rows))
@@ -91,7 +91,7 @@ def test_a_row_is_what_was_read_and_its_documents_hold_it(trained, name):
 
 
 def test_people_read_masks_with_what_was_there_and_where_a_text_comes_from(trained):
-    shown = {name: trained.run("tasks.seen", name, "--step=1", "--rows=2")[0] for name in SECTIONS}
+    shown = {name: trained.run("tasks.commands.seen", name, "--step=1", "--rows=2")[0] for name in SECTIONS}
     for name, text in shown.items():
         assert text.count("\nrow ") == 2
         assert "step 1 of 6: the first 2 of 4 rows of 29 positions" in text
@@ -105,26 +105,26 @@ def test_people_read_masks_with_what_was_there_and_where_a_text_comes_from(train
 
 def test_a_step_that_was_not_is_refused(trained):
     for step in (0, 7, -1):
-        error = trained.refused("tasks.seen", "bert", f"--step={step}")
+        error = trained.refused("tasks.commands.seen", "bert", f"--step={step}")
         assert error == f"error: seen.step: {step}; expected 1 to 6 (pretrain.bert.training.steps)"
-    assert "seen.rows: 0" in trained.refused("tasks.seen", "bert", "--step=1", "--rows=0")
-    assert "pretrain.none: no such section" in trained.refused("tasks.seen", "none", "--step=1")
+    assert "seen.rows: 0" in trained.refused("tasks.commands.seen", "bert", "--step=1", "--rows=0")
+    assert "pretrain.none: no such section" in trained.refused("tasks.commands.seen", "none", "--step=1")
 
 
 def test_what_was_trained_from_something_else_is_refused(small):
-    small.run("tasks.seen", "gpt", "--step=1")
+    small.run("tasks.commands.seen", "gpt", "--step=1")
     remedy = "`dvc repro pretrain@gpt` trains on what is there now"
     batch = TRAINING["batch"]
     small.change(pretrain__gpt__training__batch=2 * batch)
-    error = small.refused("tasks.seen", "gpt", "--step=1")
+    error = small.refused("tasks.commands.seen", "gpt", "--step=1")
     assert error.startswith("error: artifacts/models/gpt: was trained with another params.yaml (pretrain.gpt) (")
     assert error.endswith(remedy)
     small.change(pretrain__gpt__training__batch=batch)
-    small.run("tasks.seen", "gpt", "--step=1")
+    small.run("tasks.commands.seen", "gpt", "--step=1")
     small.change(split__salt="another")
-    small.run("tasks.deduplicate")
-    small.run("tasks.pack", "own")
-    error = small.refused("tasks.seen", "gpt", "--step=1")
+    small.run("tasks.stages.deduplicate")
+    small.run("tasks.stages.pack", "own")
+    error = small.refused("tasks.commands.seen", "gpt", "--step=1")
     assert error.startswith("error: artifacts/models/gpt: was trained with another artifacts/token")
     assert error.endswith(remedy)
 
@@ -134,6 +134,10 @@ def test_a_checkpoint_that_names_no_lineage_is_refused(small):
     described = json.loads((folder / checkpoint.CONFIG_FILE).read_text())
     (folder / checkpoint.CONFIG_FILE).write_text(json.dumps(described | {"lineage": None}))
     write_checksums(folder)
-    assert "artifacts/models/gpt: does not say what it was trained on" in small.refused("tasks.seen", "gpt", "--step=1")
+    assert "artifacts/models/gpt: does not say what it was trained on" in small.refused(
+        "tasks.commands.seen", "gpt", "--step=1"
+    )
     shutil.rmtree(folder)
-    assert "artifacts/models/gpt: not trained yet, or still training" in small.refused("tasks.seen", "gpt", "--step=1")
+    assert "artifacts/models/gpt: not trained yet, or still training" in small.refused(
+        "tasks.commands.seen", "gpt", "--step=1"
+    )

@@ -11,9 +11,9 @@ from mlflow.exceptions import MlflowException
 from plm_core import checkpoint
 from plm_core.generation import SamplingConfig
 from plm_core.objectives import OBJECTIVES
-from tasks import serve
-from tasks.package import requirements, signature
-from tasks.serve import CheckpointModel
+from tasks.commands import serve
+from tasks.commands.package import requirements, signature
+from tasks.commands.serve import CheckpointModel
 
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 

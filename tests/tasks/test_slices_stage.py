@@ -1,11 +1,11 @@
 """Stage slices: one row per test example, with the overlap of its texts with the training split."""
 
-from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import read_examples, write_examples
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.corpus.document import read_documents
-from plm_core.evaluation.slices import read_slices
-from plm_core.files import write_checksums
+from plm_core.evaluation.example_slices import read_slices
+from plm_core.shared.files import write_checksums
 
 
 def test_a_row_stands_for_every_test_example(built):
@@ -29,6 +29,6 @@ def test_an_example_out_of_the_training_text_is_found(small):
     write_examples(folder / "test.jsonl", [Example("known", known, None, 0), Example("new", new, None, 1)], task)
     (folder / "SHA256SUMS").unlink()
     write_checksums(folder)
-    small.run("tasks.slices", "sotu-era")
+    small.run("tasks.stages.slices", "sotu-era")
     found = read_slices(small.root / "artifacts/slices/sotu-era.csv")
     assert {name: f.overlap for name, f in found.items()} == {"known": 1.0, "new": 0.0}

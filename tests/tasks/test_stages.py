@@ -15,8 +15,8 @@ import yaml
 from projects import finish
 
 from plm_core.corpus.document import read_documents
-from plm_core.corpus.removal import read_removals
-from plm_core.files import verify_checksums
+from plm_core.corpus.removals import read_removals
+from plm_core.shared.files import verify_checksums
 
 
 def rows(project, path):
@@ -94,7 +94,7 @@ def test_the_order_in_which_text_arrives_changes_nothing(built, small):
         file.unlink()
     (small.root / "data/turned.jsonl").write_text("\n".join(reversed(lines)) + "\n")
     for command in (["ingest", "own"], ["clean"], ["deduplicate"]):
-        small.run(f"tasks.{command[0]}", *command[1:])
+        small.run(f"tasks.stages.{command[0]}", *command[1:])
     assert small.files("artifacts/corpus") == built.files("artifacts/corpus")
 
 
@@ -174,7 +174,7 @@ def test_every_stage_gives_the_same_bytes_when_it_runs_again(built, small):
         ["text_baseline", "own"],
         ["report"],
     ):
-        small.run(f"tasks.{command[0]}", *command[1:])
+        small.run(f"tasks.stages.{command[0]}", *command[1:])
     assert small.files() == built.files()
 
 
@@ -182,8 +182,8 @@ def test_another_checkpoint_is_measured_without_touching_the_models_own_results(
     """The section of the parameters that made it need not have a model today."""
     (small.root / "artifacts/models/gpt").rename(small.root / "champion")
     evidence = ("--checkpoint", "champion", "--evidence", "elsewhere")
-    small.run("tasks.evaluate", "gpt", *evidence)
-    small.run("tasks.finetune", "gpt", "sotu-era", *evidence)
+    small.run("tasks.stages.evaluate", "gpt", *evidence)
+    small.run("tasks.stages.finetune", "gpt", "sotu-era", *evidence)
     names = ["cost.csv", "likelihood.csv", "sotu-era.1.csv", "sotu-era.2.csv"]
     assert sorted(small.files("elsewhere")) == [f"elsewhere/{name}" for name in names]
     for name in names:
@@ -209,8 +209,8 @@ def test_evidence_tells_results_of_other_rules_apart(built, small):
         {"models": {"gpt": "own", "bert": "own"}},
     ):
         small.change(**change)
-        small.run("tasks.evaluate", "gpt", *evidence)
-        small.run("tasks.finetune", "gpt", "sotu-era", *evidence)
+        small.run("tasks.stages.evaluate", "gpt", *evidence)
+        small.run("tasks.stages.finetune", "gpt", "sotu-era", *evidence)
         for name, rules in found.items():
             rules.add(measured(name))
     assert {name: len(rules) for name, rules in found.items()} == {"likelihood": 2, "sotu-era.1": 2}
@@ -218,7 +218,7 @@ def test_evidence_tells_results_of_other_rules_apart(built, small):
 
 def test_generate_streams_the_continuation_that_evaluation_sampled(small):
     sampling = json.dumps({"max_new_tokens": 7, "seed": 5})
-    out, _ = small.run("tasks.generate", "Ba", "--checkpoint", "artifacts/models/gpt", "--sampling", sampling)
+    out, _ = small.run("tasks.commands.generate", "Ba", "--checkpoint", "artifacts/models/gpt", "--sampling", sampling)
     sample = json.loads((small.root / "artifacts/samples/gpt.json").read_text())[0]
     assert out == sample["prompt"] + sample["continuation"] + "\n"
 
@@ -243,7 +243,7 @@ def test_an_edit_while_dvc_runs_the_stage_never_ends_as_up_to_date(small):
 
 def test_ctrl_c_ends_a_training_with_its_state_saved_and_its_old_results_whole(built, small):
     small.change(**LONG)
-    process = small.start("tasks.pretrain", "gpt")
+    process = small.start("tasks.stages.pretrain", "gpt")
     small.snapshot(process)
     process.send_signal(signal.SIGINT)
     _, err = finish(process, code=75)

@@ -8,11 +8,11 @@ import yaml
 from projects import TRAINING
 
 from plm_core import checkpoint
-from plm_core.evaluation.rules import GateRules, MetricRule
+from plm_core.evaluation.gate_rules import GateRules, MetricRule
 from plm_core.models.gpt import GPT
 from plm_core.text.cooccurrence import begin_with_neighbours
 from plm_core.text.samplers import stream_seed
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
 
 STILL = {"learning_rate": 1e-30, "warmup_steps": 1, "weight_decay": 0.0}
 """Steps so short that they change no digit leave the weights as they were at the start."""
@@ -20,7 +20,7 @@ STILL = {"learning_rate": 1e-30, "warmup_steps": 1, "weight_decay": 0.0}
 
 def imported(small, folder):
     """Import a folder as ``mine``; what the command says to add to the model's section, and to ``tokenizers``."""
-    said, _ = small.run("tasks.import_", folder, "--name", "mine")
+    said, _ = small.run("tasks.commands.import_", folder, "--name", "mine")
     parts = said.split("add to its section of params.yaml:\n")[1]
     return map(yaml.safe_load, parts.split("and its tokenizer, a section of tokenizers that `models` names:\n"))
 
@@ -36,7 +36,7 @@ def start(small):
 
 def test_a_training_begins_with_the_weights_of_a_checkpoint(small, start):
     small.change(pretrain__gpt__start=start, pretrain__gpt__training__optimizer=STILL)
-    small.run("tasks.pretrain", "gpt")
+    small.run("tasks.stages.pretrain", "gpt")
     before = checkpoint.load(small.root / start["checkpoint"]).model.state_dict()
     after = checkpoint.load(small.root / "artifacts/models/gpt").model.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
@@ -49,7 +49,7 @@ def test_a_training_begins_with_what_stands_near_each_token(small):
         pretrain__gpt__model__initial_embeddings="neighbours",
         pretrain__gpt__model__initializer_range=0.04,
     )
-    small.run("tasks.pretrain", "gpt")
+    small.run("tasks.stages.pretrain", "gpt")
     loaded = checkpoint.load(small.root / "artifacts/models/gpt").model
     text = TokenStore(small.root / "artifacts/tokens/own/train")
     torch.manual_seed(stream_seed(3, "weights"))
@@ -78,25 +78,25 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_the_first_stage_and_by
 ):
     small.change(pretrain__gpt__start=start)
     small.change(**changes)
-    assert small.run("tasks.check", code=2)[1].startswith(f"error: pretrain.gpt.{message}")
-    assert small.refused("tasks.pretrain", "gpt").startswith(f"error: pretrain.gpt.{message}")
+    assert small.run("tasks.commands.check", code=2)[1].startswith(f"error: pretrain.gpt.{message}")
+    assert small.refused("tasks.stages.pretrain", "gpt").startswith(f"error: pretrain.gpt.{message}")
 
 
 def test_a_checkpoint_with_another_tokenizer_is_refused(small, start):
     """If the tokenizer is given, before the first stage; a trained one is known once it exists."""
     message = "error: pretrain.gpt.start.checkpoint: artifacts/imported/mine was made with another tokenizer; expected "
     small.change(pretrain__gpt__start=start, tokenizers__own__vocab_size=311)
-    small.run("tasks.check")
-    small.run("tasks.tokenizer", "own")
-    small.run("tasks.pack", "own")
-    assert small.refused("tasks.pretrain", "gpt").startswith(message)
+    small.run("tasks.commands.check")
+    small.run("tasks.stages.tokenizer", "own")
+    small.run("tasks.stages.pack", "own")
+    assert small.refused("tasks.stages.pretrain", "gpt").startswith(message)
     small.change(tokenizers__own__given={"file": "artifacts/tokenizers/own/tokenizer.model", "sha256": "0f"})
-    assert small.run("tasks.check", code=2)[1].startswith(message)
+    assert small.run("tasks.commands.check", code=2)[1].startswith(message)
 
 
 def test_what_the_import_prints_is_a_section_that_starts_from_it(small):
     """The sizes too, of which not all have a shape."""
-    small.run("tasks.export", "exported", "--checkpoint", "artifacts/models/gpt")
+    small.run("tasks.commands.export", "exported", "--checkpoint", "artifacts/models/gpt")
     section, given = imported(small, "exported")
     path = small.root / "params.yaml"
     params = yaml.safe_load(path.read_text())
@@ -104,10 +104,10 @@ def test_what_the_import_prints_is_a_section_that_starts_from_it(small):
     params["tokenizers"] = given
     params["models"]["gpt"] = "mine"
     path.write_text(yaml.safe_dump(params))
-    small.run("tasks.check")
-    small.run("tasks.tokenizer", "mine")
-    small.run("tasks.pack", "mine")
-    small.run("tasks.pretrain", "gpt")
+    small.run("tasks.commands.check")
+    small.run("tasks.stages.tokenizer", "mine")
+    small.run("tasks.stages.pack", "mine")
+    small.run("tasks.stages.pretrain", "gpt")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "bytelevel"])
@@ -115,12 +115,12 @@ def test_a_tokenizer_of_any_kind_may_be_given(small, tokenizers, kind):
     """Its kind is that of its file; what the parameters say of training is not read."""
     (small.root / "mine").write_bytes(tokenizers[kind].data)
     small.change(tokenizers__own__given={"file": "mine", "sha256": tokenizers[kind].sha256})
-    small.run("tasks.tokenizer", "own")
+    small.run("tasks.stages.tokenizer", "own")
     folder = small.root / "artifacts/tokenizers/own"
     assert {path.name for path in folder.iterdir()} == {tokenizers[kind].file, "SHA256SUMS"}
     assert (folder / tokenizers[kind].file).read_bytes() == tokenizers[kind].data
     small.change(tokenizers__own__given__sha256="0f")
-    error = small.refused("tasks.tokenizer", "own")
+    error = small.refused("tasks.stages.tokenizer", "own")
     assert error == f"error: tokenizers.own.given.sha256: mine is {tokenizers[kind].sha256}; expected 0f"
 
 
@@ -139,14 +139,14 @@ def test_a_published_model_goes_on_with_its_own_tokenizer(small, paper, model):
         params["pretrain"]["bert"]["objective"] = {"name": "masked", "rate": 0.3}
     path.write_text(yaml.safe_dump(params))
     for command in (["check"], ["tokenizer", "mine"], ["pack", "mine"]):
-        small.run(f"tasks.{command[0]}", *command[1:])
-    small.run("tasks.pretrain", model)
-    small.run("tasks.evaluate", model)
-    small.run("tasks.finetune", model, "next", "1")
+        small.run(f"tasks.stages.{command[0]}", *command[1:])
+    small.run("tasks.stages.pretrain", model)
+    small.run("tasks.stages.evaluate", model)
+    small.run("tasks.stages.finetune", model, "next", "1")
     loaded = checkpoint.load(small.root / f"artifacts/models/{model}")
     assert loaded.config.step > 0
     assert loaded.tokenizer.kind == "published"
-    small.run("tasks.export", "again", "--checkpoint", f"artifacts/models/{model}")
+    small.run("tasks.commands.export", "again", "--checkpoint", f"artifacts/models/{model}")
     assert transformers.AutoModel.from_pretrained(small.root / "again").config.model_type == paper
 
 
@@ -154,8 +154,8 @@ def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
     """An encoder published without a head: as it is it predicts nothing, so its likelihood and its pairs are not known;
     the table has what all are measured on, and the gate judges no task that a champion cannot do."""
     published.write("bert-encoder", small.root / "theirs")
-    small.run("tasks.init", "data", "--start=theirs", "--yes", "--add", code=2)  # a source already
-    small.run("tasks.init", "data", "--start=theirs", "--yes")
+    small.run("tasks.commands.init", "data", "--start=theirs", "--yes", "--add", code=2)  # a source already
+    small.run("tasks.commands.init", "data", "--start=theirs", "--yes")
     path = small.root / "params.yaml"
     params = yaml.safe_load(path.read_text())
     few = TRAINING | {"optimizer": {"learning_rate": 0.005, "warmup_steps": 5, "head_steps": 3}}
@@ -207,7 +207,7 @@ def test_a_start_goes_on_with_new_pieces_of_the_text(small):
     params["models"] = {"gpt": "mine"}
     path.write_text(yaml.safe_dump(params))
     for command in (["check"], ["tokenizer", "mine"], ["pack", "mine"], ["pretrain", "gpt"], ["evaluate", "gpt"]):
-        small.run(f"tasks.{command[0]}", *command[1:])
+        small.run(f"tasks.stages.{command[0]}", *command[1:])
     before = checkpoint.load(small.root / "artifacts/imported/mine")
     after = checkpoint.load(small.root / "artifacts/models/gpt")
     old, new = before.tokenizer, after.tokenizer
@@ -222,15 +222,15 @@ def test_a_start_goes_on_with_new_pieces_of_the_text(small):
     made.parent.mkdir()
     made.write_bytes(new.data)
     small.change(tokenizers__mine={"given": {"file": "made/tokenizer.published.json", "sha256": new.sha256}})
-    small.run("tasks.check")
+    small.run("tasks.commands.check")
     small.change(tokenizers__mine__extend=99999)
-    error = small.refused("tasks.tokenizer", "mine")
+    error = small.refused("tasks.stages.tokenizer", "mine")
     assert error.startswith("error: tokenizers.mine.extend: 99999 is more than this corpus supports; expected at most ")
     published.write("roberta", small.root / "others")
-    small.run("tasks.import_", "others", "--name", "other")
+    small.run("tasks.commands.import_", "others", "--name", "other")
     other = (small.root / "artifacts/imported/other/tokenizer.published.json").read_bytes()
     assert other != old.data
     small.change(
         tokenizers__mine={"given": {"file": "artifacts/imported/other/tokenizer.published.json", "sha256": "0f"}}
     )
-    assert "artifacts/imported/mine was made with another tokenizer" in small.run("tasks.check", code=2)[1]
+    assert "artifacts/imported/mine was made with another tokenizer" in small.run("tasks.commands.check", code=2)[1]

@@ -8,8 +8,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from flows.sweeps.space import Range, Sweep
-from flows.sweeps.study import distribution, ended, opened
+from flows.sweeps.study import Range, Sweep, distribution, ended, opened
 
 SWEEP = Sweep("train/loss", "lower", {"a.x": Range(0.0, 6.0), "a.k": ["one", "two|three"]}, 9)
 ENDS = (
@@ -40,7 +39,9 @@ def page(folder, study, direction="lower", most=None):
     found = {"metric": "train/loss", "direction": direction, "space": space, "seconds": 90.0, "trials": trials}
     (folder / "trials.json").write_text(json.dumps(found))
     (folder / "winner.diff").write_text("-  x: 1\n+  x: <b>\n")
-    done = subprocess.run([sys.executable, "-m", "tasks.sweep_page", str(folder)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks.commands.sweep_page", str(folder)], capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return (folder / "sweep.html").read_text()
 

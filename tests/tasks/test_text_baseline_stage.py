@@ -9,10 +9,10 @@ import pytest
 
 from plm_core import checkpoint
 from plm_core.corpus.document import Document, read_documents
-from plm_core.evaluation.likelihood.base import tokenized
+from plm_core.evaluation.likelihood.document_scores import tokenized
 from plm_core.evaluation.ngram import NGrams, bits_after
-from plm_core.text.special import EOS
-from tasks import text_baseline
+from plm_core.text.tokenizers import EOS
+from tasks.stages import text_baseline
 
 EVIDENCE = "artifacts/evidence/ngram-own/likelihood.csv"
 
@@ -68,11 +68,11 @@ def test_the_compressor_reads_evenly_spread_documents_where_not_all_fit(monkeypa
 def test_of_a_large_text_only_the_first_documents_are_read(small):
     """As many for the 5-gram as for the compressor."""
     whole = small.metrics("text-baseline-own")
-    path = small.root / "tasks/text_baseline.py"
+    path = small.root / "tasks/stages/text_baseline.py"
     found = []
     for most in (1, 9_999):
         path.write_text(re.sub("MOST = .*", f"MOST = {most}", path.read_text()))
-        small.run("tasks.text_baseline", "own")
+        small.run("tasks.stages.text_baseline", "own")
         found.append(small.metrics("text-baseline-own"))
     least, found = found
     assert least["train_documents"] == 1

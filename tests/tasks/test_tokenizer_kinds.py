@@ -9,9 +9,8 @@ from collections import Counter
 import pytest
 
 from plm_core.corpus.document import read_documents
-from plm_core.text.special import UNK
-from plm_core.text.tokenizer import NOT_LEARNED
-from plm_core.text.tokenizers import open_tokenizer
+from plm_core.text.tokenizer_kinds import open_tokenizer
+from plm_core.text.tokenizers import NOT_LEARNED, UNK
 
 NUMBERS = [
     "vocab_size",
@@ -39,7 +38,7 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
     )
     for stage in ("tokenizer own", "pack own", "pretrain gpt", "evaluate gpt", "finetune gpt sotu-era 1", "report"):
         name, *arguments = stage.split()
-        small.run(f"tasks.{name}", *arguments)
+        small.run(f"tasks.stages.{name}", *arguments)
     folder = small.root / "artifacts/tokenizers/own"
     assert {path.name for path in folder.iterdir()} == {"tokenizer.json", "SHA256SUMS"}
     tokenizer = open_tokenizer(folder)
@@ -61,7 +60,7 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
     assert ("**Lossy**" in report) == (kind == "wordpiece")
     sample = json.loads((small.root / "artifacts/samples/gpt.json").read_text())[0]
     options = ("--checkpoint=artifacts/models/gpt", '--sampling={"max_new_tokens": 7, "seed": 5}')
-    assert small.run("tasks.generate", "Ba", *options)[0] == sample["prompt"] + sample["continuation"] + "\n"
+    assert small.run("tasks.commands.generate", "Ba", *options)[0] == sample["prompt"] + sample["continuation"] + "\n"
 
 
 def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
@@ -74,7 +73,7 @@ def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
 
 def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
     before = built.files()
-    command = ("tasks.compare_tokenizers", "307", "99", "50000")
+    command = ("tasks.commands.compare_tokenizers", "307", "99", "50000")
     out, _ = built.run(*command, "--json")
     found = json.loads(out)
     rows = {(row["kind"], row["vocab_size"]): row for row in found["tokenizers"]}
@@ -99,7 +98,7 @@ def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
 
 
 def test_a_given_tokenizer_is_measured_with_the_words_that_cost_it_most(built):
-    out, _ = built.run("tasks.compare_tokenizers", "--given", "artifacts/tokenizers/own", "--json")
+    out, _ = built.run("tasks.commands.compare_tokenizers", "--given", "artifacts/tokenizers/own", "--json")
     row = json.loads(out)["tokenizers"][0]
     own = built.metrics("tokenizer-own")
     assert {name: row[name] for name in NUMBERS} | {"learned_share": 1.0} == own
@@ -109,12 +108,14 @@ def test_a_given_tokenizer_is_measured_with_the_words_that_cost_it_most(built):
     assert row["costly"]
     assert [cost[item["word"]] for item in row["costly"]] == sorted(cost.values(), reverse=True)[: len(row["costly"])]
     assert all(item["times"] == counts[item["word"]] for item in row["costly"])
-    assert "found no tokenizer; expected sizes to train, or --given" in built.refused("tasks.compare_tokenizers")
+    assert "found no tokenizer; expected sizes to train, or --given" in built.refused(
+        "tasks.commands.compare_tokenizers"
+    )
 
 
 def test_a_sample_is_trained_on_where_it_is_asked_for(built):
     size = sum(map(len, texts(built, "train"))) // 3
-    command = ("tasks.compare_tokenizers", "291", "--kind", "wordpiece", "--lowercase", "--json")
+    command = ("tasks.commands.compare_tokenizers", "291", "--kind", "wordpiece", "--lowercase", "--json")
     whole, part = (json.loads(built.run(*command, *more)[0])["tokenizers"][0] for more in ((), (f"--sample={size}",)))
     assert all(splits == splits.lower() for splits in whole["splits"].values())
     assert {name: whole[name] for name in NUMBERS} != {name: part[name] for name in NUMBERS}
@@ -122,5 +123,5 @@ def test_a_sample_is_trained_on_where_it_is_asked_for(built):
 
 def test_a_workspace_without_a_corpus_is_refused(small):
     shutil.rmtree(small.root / "artifacts/corpus/splits/valid.parquet")
-    error = small.refused("tasks.compare_tokenizers", "307")
+    error = small.refused("tasks.commands.compare_tokenizers", "307")
     assert error.startswith("error: artifacts/corpus/splits/valid.parquet: missing; run the stage that writes it")

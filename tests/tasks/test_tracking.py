@@ -12,9 +12,9 @@ import pytest
 import yaml
 from mlflows import client_of, leftovers, publishers_of, runs_of, sent, stage, start, status_of, wait_until
 
-from plm_core.shared.journal import origin
-from tasks.tracking.client import one_line
-from tasks.tracking.run import datasets, page_of
+from plm_core.shared.run_journal import origin
+from tasks.tracking.mlflow_run import datasets, page_of
+from tasks.tracking.tracker import one_line
 
 FULL = f"""
 params = {{"pretrain": {{"lr": 0.1, "betas": [0.9]}}}}
@@ -46,7 +46,7 @@ def test_a_run_shows_all_that_the_stage_did(folder):
     assert run.data.tags["mlflow.parentRunId"] == "a" * 32
     assert run.data.tags["dvc.stage"] == "pretrain@gpt"
     assert run.data.tags["output.artifacts/models/gpt"] == "e" * 64
-    assert (run.data.tags["plm.stage"], run.data.tags["mlflow.source.name"]) == ("pretrain", "tasks/pretrain.py")
+    assert (run.data.tags["plm.stage"], run.data.tags["mlflow.source.name"]) == ("pretrain", "tasks/stages/pretrain.py")
     assert run.data.metrics["best_step"] == 40
     history = client.get_metric_history(run.info.run_id, "loss")
     assert [point.step for point in sorted(history, key=lambda point: point.step)] == list(range(1000))
@@ -250,7 +250,7 @@ def test_an_experiment_opens_with_a_note_that_a_person_may_change_and_with_views
     params.write_text(yaml.safe_dump(wanted))
 
     def look():
-        program = "from tasks.tracking.run import connect; connect()"
+        program = "from tasks.tracking.mlflow_run import connect; connect()"
         subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
         return client_of(folder).get_experiment_by_name("plm")
 

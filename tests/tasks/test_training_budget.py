@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from plm_core.shared.statuses import BUDGET_SPENT
+from plm_core.shared.errors import BUDGET_SPENT
 
 DEAR = {"PLM_PRICE_PER_HOUR": "3600000"}
 """A thousand per second: whatever the machine, a budget of 0.001 is spent by the first step."""
@@ -21,20 +21,20 @@ def test_a_training_that_has_spent_its_budget_goes_on_with_a_higher_one_bit_for_
         expected = results(built)
     else:
         whole = small.copied(small.root.parent / "whole")
-        whole.run("tasks.pretrain", "gpt", PLM_RANKS=ranks)
+        whole.run("tasks.stages.pretrain", "gpt", PLM_RANKS=ranks)
         expected = results(whole)
     for name in results(small):
         (small.root / name).unlink()
-    _, err = small.run("tasks.pretrain", "gpt", code=BUDGET_SPENT, **DEAR, PLM_BUDGET="0.001", PLM_RANKS=ranks)
+    _, err = small.run("tasks.stages.pretrain", "gpt", code=BUDGET_SPENT, **DEAR, PLM_BUDGET="0.001", PLM_RANKS=ranks)
     assert "error: pretrain-gpt has cost " in err
     assert " of 0.001 (PLM_BUDGET); state saved at step 1 of 26; raise PLM_BUDGET to resume from there\n" in err
     assert len(list((small.root / "artifacts/snapshots").glob("*/step-*"))) == 1
     spent = json.loads((small.root / "artifacts/meters/pretrain-gpt.json").read_text())["cost"]
     # The next night finds nothing to spend, and does not train a step of it.
-    _, err = small.run("tasks.pretrain", "gpt", code=BUDGET_SPENT, **DEAR, PLM_BUDGET="0.001", PLM_RANKS=ranks)
+    _, err = small.run("tasks.stages.pretrain", "gpt", code=BUDGET_SPENT, **DEAR, PLM_BUDGET="0.001", PLM_RANKS=ranks)
     assert "state saved at" not in err
     assert err.count(" of 0.001 (PLM_BUDGET); raise PLM_BUDGET to resume from there\n") >= 1
     assert not results(small)
-    small.run("tasks.pretrain", "gpt", **DEAR, PLM_BUDGET="1000000", PLM_RANKS=ranks)
+    small.run("tasks.stages.pretrain", "gpt", **DEAR, PLM_BUDGET="1000000", PLM_RANKS=ranks)
     assert results(small) == expected
     assert json.loads((small.root / "artifacts/meters/pretrain-gpt.json").read_text())["cost"] > spent

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.quarantine import Quarantined, printable
-from plm_core.corpus.sources.folder import Folder
-from plm_core.corpus.sources.hub import Hub
-from plm_core.corpus.sources.packages import Bible, Sotu
+from plm_core.corpus.removals import Quarantined, printable
+from plm_core.corpus.sources.folder_source import Folder
+from plm_core.corpus.sources.hub_source import Hub
+from plm_core.corpus.sources.package_source import Bible, Sotu
 from plm_core.corpus.sources.source import Readable, Source
 
 SOURCES: dict[str, type[Source]] = {"folder": Folder, "hub": Hub, "sotu": Sotu, "bible": Bible}

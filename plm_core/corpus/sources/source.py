@@ -15,8 +15,8 @@ from pydantic import Field, NonNegativeInt
 
 from plm_core.config import Share, UserError, section
 from plm_core.corpus.document import Document
-from plm_core.corpus.quarantine import Quarantined, Refused, quarantined
 from plm_core.corpus.records import SURROGATE, Record
+from plm_core.corpus.removals import Quarantined, Refused, quarantined
 
 
 class Readable(Protocol):

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from plm_core.configs.stage_configs import LikelihoodConfig
 from plm_core.evaluation.evidence import LOSSY
-from plm_core.objectives.base import Quantity
-from plm_core.sections.evaluation import LikelihoodConfig
-from plm_core.text.tokenizer import Tokenizer
+from plm_core.objectives.objective import Quantity
+from plm_core.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:  # they import torch
-    from plm_core.evaluation.likelihood.base import Likelihood, Text
+    from plm_core.evaluation.likelihood.document_scores import Likelihood, Text
     from plm_core.training.device import Device
 
 Scorer = Callable[[Any, Iterable["Text"], LikelihoodConfig, "Device"], Iterator["Likelihood"]]

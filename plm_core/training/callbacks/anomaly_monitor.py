@@ -9,9 +9,9 @@ from torch import Tensor
 
 from plm_core.config import UserError
 from plm_core.training.callbacks import Callback
-from plm_core.training.config import LoopConfig
 from plm_core.training.ranks import Ranks
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.training_config import LoopConfig
 
 
 class Diverged(UserError):

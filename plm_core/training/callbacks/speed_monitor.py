@@ -17,8 +17,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from plm_core.objectives.loss import Batch, Batches
-from plm_core.text.store import TokenStore
+from plm_core.objectives.objective import Batch, Batches
+from plm_core.text.token_store import TokenStore
 from plm_core.training.device import Clock, Device
 from plm_core.training.flops import datasheet_flops, measured_flops, step_flops
 from plm_core.training.parallelize import LossOf

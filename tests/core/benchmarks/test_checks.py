@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.checks import (
+from plm_core.benchmarks.behaviour_checks import (
     HERE,
     MOST,
     TWICE,
@@ -19,8 +19,8 @@ from plm_core.benchmarks.checks import (
     read_checks,
     write_checks,
 )
-from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.example_readers import Example
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.config import UserError
 
 SST2, STSB = TASKS["sst2"].task, TASKS["stsb"].task

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.examples import Example, file_of, sample
+from plm_core.benchmarks.example_readers import Example, file_of, sample
 from plm_core.benchmarks.task import GlueTask, read_examples, read_task, write_examples
 from plm_core.config import UserError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.pairs import (
+from plm_core.benchmarks.pair_sets import (
     OTHER,
     RULES,
     Pair,

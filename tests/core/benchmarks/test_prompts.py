@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.prompts import PROMPTS, Prompt, Shots, prompt_of
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.config import UserError, from_dict
 
 CLASSIFIED = [name for name, row in TASKS.items() if row.task.kind == "classification"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.sources import counts, grouped, hold_out, shared
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.example_readers import Example
+from plm_core.benchmarks.task_sources import counts, grouped, hold_out, shared
+from plm_core.benchmarks.task_table import TASKS
 
 NUMBERS = st.lists(st.integers(0, 10**6), unique=True, min_size=1, max_size=99)
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.examples import NUMBER
+from plm_core.benchmarks.example_readers import NUMBER
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.clean import Bounds, CleanConfig, clean_document, counted
+from plm_core.corpus.cleaning import Bounds, CleanConfig, clean_document, counted
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import LanguageConfig, language_of, require_known
 from plm_core.corpus.masking import EMAIL, mask
 from plm_core.corpus.measures import MEASURES, Text
 from plm_core.corpus.normalize import duplicate_key, normalize, paragraphs
-from plm_core.corpus.removal import Removal
+from plm_core.corpus.removals import Removal
 
 WORDS = st.sampled_from(
     ["a", "A", "Bé", "be\u0301", "the", "1.", "...", "\u2581", "\0", "\u00a0", "\x1c", "x" * 13, "a@b.de"]

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_core.config import UserError
-from plm_core.corpus import decontaminate as decontamination
-from plm_core.corpus import shingles
-from plm_core.corpus.decontaminate import DecontaminateConfig, ExampleFile, Examples, decontaminate, read_examples
+from plm_core.corpus import decontamination, shingles
+from plm_core.corpus.decontamination import DecontaminateConfig, ExampleFile, Examples, decontaminate, read_examples
 from plm_core.corpus.document import Document
 
 WORDS = [f"w{i}" for i in range(3000)]

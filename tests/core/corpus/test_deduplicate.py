@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plm_core.corpus import document as module
-from plm_core.corpus.deduplicate import DeduplicateConfig, deduplicate, without_repeats
+from plm_core.corpus.deduplication import DeduplicateConfig, deduplicate, without_repeats
 from plm_core.corpus.document import Document, parts_of, write_documents
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
-from plm_core.corpus.pool import Pool
+from plm_core.corpus.part_pool import Pool
 
 WORDS = [f"w{i}" for i in range(500)]
 

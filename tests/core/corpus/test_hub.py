@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_core.corpus.sources.hub import HubManifest, hub_rows, read_pin
+from plm_core.corpus.sources.hub_source import HubManifest, hub_rows, read_pin
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = {"body": ["one two", "", None, "x" * 999], "lang": ["en", "de", "fr", "it"], "stars": [1, 2, 3, 4]}

@@ -15,7 +15,7 @@ from plm_core.config import UserError
 from plm_core.corpus import minhash
 from plm_core.corpus.document import Document
 from plm_core.corpus.minhash import Duplicates, Similarity, find_duplicates, write_index
-from plm_core.corpus.pool import Pool
+from plm_core.corpus.part_pool import Pool
 from plm_core.corpus.sources import SOURCES, open_source
 
 VOCABULARY = [f"w{i}" for i in range(2000)]

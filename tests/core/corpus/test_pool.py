@@ -10,8 +10,8 @@ import pytest
 from pool_work import break_down, refuse, square
 
 from plm_core.config import UserError
-from plm_core.corpus import pool as pools
-from plm_core.corpus.pool import Pool
+from plm_core.corpus import part_pool as pools
+from plm_core.corpus.part_pool import Pool
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ ASKS = """
 import sys
 from pathlib import Path
 from pool_work import square
-from plm_core.corpus.pool import Pool
+from plm_core.corpus.part_pool import Pool
 
 pool = Pool(Path(sys.argv[1]), int(sys.argv[3]))
 pool.map("squares", square, [(n, 0.3, sys.argv[2]) for n in range(8)])
@@ -115,7 +115,9 @@ def test_an_item_of_a_machine_that_is_silent_is_done_again(tmp_path, monkeypatch
 
 def test_other_processes_may_come_first_and_serve_one_job_after_the_other(tmp_path, project):
     log = tmp_path / "log"
-    other = subprocess.Popen([sys.executable, "-m", "plm_core.corpus.pool", str(tmp_path / "pool"), "1"], cwd=project)
+    other = subprocess.Popen(
+        [sys.executable, "-m", "plm_core.corpus.part_pool", str(tmp_path / "pool"), "1"], cwd=project
+    )
     time.sleep(1)
     pool = Pool(tmp_path / "pool", 1)
     try:

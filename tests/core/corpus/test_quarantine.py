@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.quarantine import EXCERPT, Refused, quarantined
+from plm_core.corpus.removals import EXCERPT, Refused, quarantined
 from plm_core.corpus.sources import SOURCES, open_source
 
 BOM = b"\xef\xbb\xbf"

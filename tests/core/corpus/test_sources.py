@@ -15,7 +15,7 @@ import pytest
 from plm_core.config import UserError, choose
 from plm_core.corpus import document
 from plm_core.corpus.document import Document
-from plm_core.corpus.sources import SOURCES, folder, open_source
+from plm_core.corpus.sources import SOURCES, folder_source, open_source
 
 MANIFEST = "plm_core/corpus/sources/sotu.json"
 
@@ -103,7 +103,7 @@ def test_parts_are_the_files_in_their_order_and_hold_what_the_whole_holds(tmp_pa
     found = [[document.id for document in part.read()] for part in source.parts()]
     assert found == [["0.txt", "1.txt", "2.txt", "3.txt"], ["4.txt", "5.txt"], ["6.txt"], ["7.txt"], ["8.txt"]]
     assert [document for part in source.parts() for document in part.read()] == list(source.read())
-    monkeypatch.setattr(folder, "MOST_PARTS", 2)
+    monkeypatch.setattr(folder_source, "MOST_PARTS", 2)
     assert len(source.parts()) == 2
     with pytest.raises(UserError, match="nothing to read in it"):
         SOURCES["folder"](str(tmp_path), pattern="*.csv").parts()

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from plm_core.config import UserError
-from plm_core.corpus.sources.folder import Folder
+from plm_core.corpus.sources.folder_source import Folder
 from plm_core.corpus.survey import LOOKED_AT, survey
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 7\n"

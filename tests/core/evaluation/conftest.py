@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from plm_core.evaluation.likelihood.base import Text
-from plm_core.sections.models import MODELS
+from plm_core.configs.architectures import MODELS
+from plm_core.evaluation.likelihood.document_scores import Text
 
 SHAPE = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 21, "dropout": 0.0}
 """No two sizes are equal."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from plm_core.evaluation import metrics, spans
+from plm_core.evaluation import evaluate_modules, example_counts
 from plm_core.evaluation.answers import Answers, Ratios, Sums, parts_of, score_by_subset
 from plm_core.evaluation.significance import bootstrap, generator
 
@@ -41,7 +41,9 @@ def test_a_weight_is_so_many_copies(examples, score):
     copies = np.repeat(np.arange(len(labels)), weights)
     assume(len({labels[i] for i in copies}) > (score in OF_NUMBERS))
     found = answers(score, labels, predictions)
-    expected = metrics.scores([score], [predictions[i] for i in copies], [labels[i] for i in copies], CLASSES)[score]
+    expected = evaluate_modules.scores([score], [predictions[i] for i in copies], [labels[i] for i in copies], CLASSES)[
+        score
+    ]
     assert found.values(np.array([weights], dtype=float)) == pytest.approx(np.array([[expected]]), abs=1e-12)
 
 
@@ -133,7 +135,7 @@ def tagged(draw, sentences, seeds):
     tags = ["O", "B-X", "I-X", "B-Y"]
     lengths = draw.integers(1, 6, sentences)
     true, *said = [[draw.choice(tags, n).tolist() for n in lengths] for _ in range(1 + seeds)]
-    found = [[spans.counts("entity_f1", a, b) for a, b in zip(each, true, strict=True)] for each in said]
+    found = [[example_counts.counts("entity_f1", a, b) for a, b in zip(each, true, strict=True)] for each in said]
     above, below = np.moveaxis(np.array(found, dtype=float), 2, 0)
     return true, said, ratios("entity_f1", above[None], below[None])
 
@@ -147,12 +149,13 @@ def test_a_ratio_of_sums_is_that_of_the_examples_repeated_as_often(seed):
         chosen = np.repeat(np.arange(23), each)
         for s, answers_of in enumerate(said):
             sides = ([side[i] for i in chosen] for side in (answers_of, true))
-            expected = metrics.scores(["entity_f1"], *sides, ())["entity_f1"]
+            expected = evaluate_modules.scores(["entity_f1"], *sides, ())["entity_f1"]
             assert found.values(weights.astype(float))[row, s] == pytest.approx(expected, abs=1e-12)
     some = np.array([3, 1, 1])
     assert found.take(some).values(np.ones((1, 3))).shape == (1, 2)
     assert found.right().tolist() == [
-        [set(spans.entities(a)) == set(spans.entities(b)) for a, b in zip(each, true, strict=True)] for each in said
+        [set(example_counts.entities(a)) == set(example_counts.entities(b)) for a, b in zip(each, true, strict=True)]
+        for each in said
     ]
 
 

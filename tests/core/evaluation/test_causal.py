@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation.likelihood import base, permutation
-from plm_core.evaluation.likelihood.base import tokenized, total, windows
-from plm_core.evaluation.likelihood.causal import score
-from plm_core.sections.evaluation import LikelihoodConfig
-from plm_core.text.special import EOS
+from plm_core.configs.stage_configs import LikelihoodConfig
+from plm_core.evaluation.likelihood import document_scores, order_bits_per_byte
+from plm_core.evaluation.likelihood.bits_per_byte import score
+from plm_core.evaluation.likelihood.document_scores import tokenized, total, windows
+from plm_core.text.tokenizers import EOS
 
 
 def nats_of(model, hidden, token):
@@ -55,7 +55,7 @@ def test_few_logits_at_once_are_in_memory_and_change_nothing(
     make_gpt, make_xlnet, make_text, device, monkeypatch, quantity
 ):
     model = make_gpt() if quantity == "windows" else make_xlnet(memory=7)
-    method = permutation.score if quantity == "order" else score
+    method = order_bits_per_byte.score if quantity == "order" else score
     texts = [make_text(length, seed=length) for length in (3, 99, 157)]
     whole = [each.nats for each in method(model, texts, LikelihoodConfig(stride=3), device)]
     sizes = []
@@ -65,7 +65,7 @@ def test_few_logits_at_once_are_in_memory_and_change_nothing(
         return model.output(hidden).logits()
 
     monkeypatch.setattr(model, "logits", logits)
-    monkeypatch.setattr(base, "AT_ONCE", 5 * model.config.vocab_size + 1)
+    monkeypatch.setattr(document_scores, "AT_ONCE", 5 * model.config.vocab_size + 1)
     assert [each.nats for each in method(model, texts, LikelihoodConfig(stride=3), device)] == pytest.approx(
         whole, rel=1e-13
     )

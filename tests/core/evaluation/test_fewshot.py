@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.prompts import GOES_ON, Prompt
 from plm_core.benchmarks.task import GlueTask
 from plm_core.checkpoint import CheckpointConfig, Loaded
 from plm_core.config import UserError
-from plm_core.evaluation.fewshot import (
+from plm_core.evaluation.fewshot_scoring import (
     BETWEEN_SHOTS,
     COLUMNS,
     RULES,
@@ -29,7 +29,7 @@ from plm_core.evaluation.fewshot import (
     question,
     rows,
 )
-from plm_core.text.special import EOS, PAD
+from plm_core.text.tokenizers import EOS, PAD
 
 CPU = torch.device("cpu")
 KINDS = ["bpe", "unigram", "wordpiece", "bytelevel"]

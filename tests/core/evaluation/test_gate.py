@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from plm_core.config import UserError, from_dict
 from plm_core.evaluation.answers import Answers, Sums, score_by_subset
 from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, Table, read_task
-from plm_core.evaluation.gate import UNJUDGED, Evidence, also_against, decide, read_evidence
-from plm_core.evaluation.rules import GateRules, MetricRule
+from plm_core.evaluation.gate_rules import GateRules, MetricRule
+from plm_core.evaluation.promotion_gate import UNJUDGED, Evidence, also_against, decide, read_evidence
 
 RULES = GateRules(
     primary="bits_per_byte",

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_core.evaluation.likelihood import base, scorer_of
-from plm_core.evaluation.likelihood.base import total
+from plm_core.configs.stage_configs import LikelihoodConfig
+from plm_core.evaluation.likelihood import document_scores, scorer_of
+from plm_core.evaluation.likelihood.document_scores import total
 from plm_core.objectives import QUANTITIES
-from plm_core.sections.evaluation import LikelihoodConfig
 
 CONFIG = LikelihoodConfig(stride=5, excerpt=29, orders=2)
 FUNCTIONS = {name: scorer_of(quantity) for name, quantity in QUANTITIES.items()}
@@ -75,8 +75,8 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
 
 @pytest.mark.parametrize("together", [2, 5, 16])
 def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device, monkeypatch, together):
-    monkeypatch.setattr(base, "TEXTS_AT_ONCE", together)
-    monkeypatch.setattr(base, "BATCHES_AT_ONCE", together / 16)
+    monkeypatch.setattr(document_scores, "TEXTS_AT_ONCE", together)
+    monkeypatch.setattr(document_scores, "BATCHES_AT_ONCE", together / 16)
     quantity, make = case
     model, score = make(), FUNCTIONS[quantity]
     texts = [make_text(length, seed=length) for length in (3, 41, 11, 29, 12, 13)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from plm_core.evaluation.metrics import baseline, scores
+from plm_core.evaluation.evaluate_modules import baseline, scores
 
 CLASSES = ("one", "two", "three", "four", "five")
 ALL = ("accuracy", "macro_f1", "matthews", "f1:one", "f1:five")
@@ -83,7 +83,7 @@ def test_metrics_need_no_network_and_no_transformers_and_leave_nothing_behind(pr
         "import importlib.util, socket, sys\n"
         "def refuse(*a): raise OSError('network')\n"
         "socket.socket.connect = refuse\n"
-        "from plm_core.evaluation.metrics import scores\n"
+        "from plm_core.evaluation.evaluate_modules import scores\n"
         "tags = [['O'], ['B-X']]\n"
         "for score, said, true in (\n"
         "    ('accuracy+f1:b', [0, 1], [0, 1]), ('pearson', [0, 1], [0, 1]), ('entity_f1', tags, tags),\n"

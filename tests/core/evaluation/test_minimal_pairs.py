@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from plm_core.benchmarks.pairs import Pair
+from plm_core.benchmarks.pair_sets import Pair
+from plm_core.configs.stage_configs import LikelihoodConfig
 from plm_core.evaluation import significance
 from plm_core.evaluation.evidence import TASK_COLUMNS, read_task
-from plm_core.evaluation.minimal_pairs import file_of, rows
-from plm_core.evaluation.seal import sealed
-from plm_core.sections.evaluation import LikelihoodConfig
+from plm_core.evaluation.pair_scoring import file_of, rows
+from plm_core.evaluation.sealed_csv import sealed
 
 CONFIG = LikelihoodConfig(stride=5, excerpt=3)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.evaluation.ngram import FALLBACK, NGrams, bits_after
-from plm_core.text.special import EOS
+from plm_core.text.tokenizers import EOS
 
 VOCABULARY = 11
 WORDS = st.integers(7, VOCABULARY - 1)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.corpus.document import Document, write_documents
-from plm_core.corpus.pool import Pool
-from plm_core.evaluation.overlap import any_of, overlaps, search_in, search_part, standing
+from plm_core.corpus.part_pool import Pool
+from plm_core.evaluation.train_overlap import any_of, overlaps, search_in, search_part, standing
 
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=12).map(" ".join), max_size=4)
 

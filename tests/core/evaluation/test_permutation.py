@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation.likelihood import permutation
-from plm_core.evaluation.likelihood.permutation import score, score_orders
-from plm_core.sections.evaluation import LikelihoodConfig
-from plm_core.text.special import EOS
+from plm_core.configs.stage_configs import LikelihoodConfig
+from plm_core.evaluation.likelihood import order_bits_per_byte
+from plm_core.evaluation.likelihood.order_bits_per_byte import score, score_orders
+from plm_core.text.tokenizers import EOS
 
 PLAIN = LikelihoodConfig(stride=1)
 
@@ -60,13 +60,13 @@ def test_the_fixed_order_predicts_every_token_once_from_left_to_right(make_xlnet
 def test_the_mean_is_that_of_single_orders(make_xlnet, make_text, device, monkeypatch, memory, excerpt):
     """Orders that are drawn are noted, and each is followed by hand."""
     drawn = []
-    original = permutation._order
+    original = order_bits_per_byte._order
 
     def noted(size, given, draw):
         drawn.append(original(size, given, draw))
         return drawn[-1]
 
-    monkeypatch.setattr(permutation, "_order", noted)
+    monkeypatch.setattr(order_bits_per_byte, "_order", noted)
     model, text = make_xlnet(memory=memory).eval(), make_text(29)
     (found,) = score_orders(model, [text], LikelihoodConfig(stride=1, excerpt=excerpt, orders=3), device)
     sequence = [EOS, *text.ids, EOS] if excerpt is None else [EOS, *text.ids[:excerpt]]

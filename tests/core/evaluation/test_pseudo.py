@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation.likelihood.base import Text
-from plm_core.evaluation.likelihood.pseudo import score, score_shifted
+from plm_core.configs.stage_configs import LikelihoodConfig
+from plm_core.evaluation.likelihood.document_scores import Text
+from plm_core.evaluation.likelihood.pseudo_bits_per_byte import score, score_shifted
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
-from plm_core.sections.evaluation import LikelihoodConfig
-from plm_core.text.special import CLS, EOS, MASK, SEP
+from plm_core.text.tokenizers import CLS, EOS, MASK, SEP
 
 
 @torch.no_grad()

@@ -8,12 +8,11 @@ from scipy.sparse import csr_matrix
 from sklearn.metrics import ndcg_score
 
 from plm_core.config import UserError
-from plm_core.evaluation import ranking
+from plm_core.evaluation import example_counts
+from plm_core.evaluation.evaluate_modules import baseline, scores
 from plm_core.evaluation.evidence import TASK_COLUMNS, read_task
-from plm_core.evaluation.metrics import baseline, scores
-from plm_core.evaluation.ranking import ranks
-from plm_core.evaluation.spans import counts
-from tasks.runtime.evidence import write_sealed
+from plm_core.evaluation.example_counts import counts, ranks
+from plm_core.evaluation.sealed_csv import write_sealed
 
 NAMES = ("ndcg_at_10", "mrr_at_10", "recall_at_10")
 
@@ -21,7 +20,7 @@ NAMES = ("ndcg_at_10", "mrr_at_10", "recall_at_10")
 @pytest.mark.parametrize("form", [np.asarray, csr_matrix])
 def test_scores_are_those_of_all_similarities(form, monkeypatch):
     """37 queries; scikit-learn sees the whole matrix, we one rank each."""
-    monkeypatch.setattr(ranking, "AT_ONCE", 5)
+    monkeypatch.setattr(example_counts, "AT_ONCE", 5)
     draw = np.random.default_rng(5)
     asked, held = draw.normal(size=(37, 7)), draw.normal(size=(37, 7))
     similar, right = asked @ held.T, np.eye(37)

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.evaluation.overlap import standing
+from plm_core.configs.stage_configs import around
 from plm_core.evaluation.samples import copied, distinct, fill, repeated
-from plm_core.sections.evaluation import around
-from plm_core.text.special import CLS, MASK, PIECES, SEP
+from plm_core.evaluation.train_overlap import standing
+from plm_core.text.tokenizers import CLS, MASK, PIECES, SEP
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "bytelevel"])

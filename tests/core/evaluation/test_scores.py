@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plm_core.corpus.normalize import normalize
 from plm_core.evaluation.likelihood import named
-from plm_core.evaluation.likelihood.base import Likelihood, Text, tokenized, total, windows
+from plm_core.evaluation.likelihood.document_scores import Likelihood, Text, tokenized, total, windows
 from plm_core.objectives import QUANTITIES
 
 LENGTHS = st.integers(1, 199)

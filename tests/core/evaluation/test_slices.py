@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from plm_core.config import UserError
 from plm_core.evaluation.answers import Answers
-from plm_core.evaluation.slices import Facts, read_slices, slices
+from plm_core.evaluation.example_slices import Facts, read_slices, slices
 
 
 def answers(labels, predictions, score="matthews", classes=("no", "yes")):

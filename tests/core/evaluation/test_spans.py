@@ -2,7 +2,7 @@
 
 import pytest
 
-from plm_core.evaluation.spans import answer_f1, entities, exact_match, normalized_answer
+from plm_core.evaluation.example_counts import answer_f1, entities, exact_match, normalized_answer
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from plm_core.finetuning.classifier import Classifier, collate, draw_anew, example_loss, predict
 from plm_core.finetuning.featurize import Row
-from plm_core.finetuning.heads import ExampleBatch
 from plm_core.finetuning.input_formats import Written, input_format_of
+from plm_core.finetuning.task_heads import ExampleBatch
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
-from plm_core.text.special import BOS, CLS, PAD, SEP
+from plm_core.text.tokenizers import BOS, CLS, PAD, SEP
 
 EACH = pytest.mark.parametrize("paper", ["gpt", "llama", "bert", "modernbert", "xlnet", "transformer_xl"])
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.examples import Answer, Example
+from plm_core.benchmarks.example_readers import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.corpus.normalize import normalize
 from plm_core.finetuning.featurize import characters, encoded, equal_parts, windows
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.objectives import OBJECTIVES
-from plm_core.text.special import BOS, CLS, SEP, UNK
+from plm_core.text.tokenizers import BOS, CLS, SEP, UNK
 
 NER = GlueTask(
     "ner", "token_classification", "Which?", iob2(["PER", "LOC"]), ("entity_f1",), "entity_f1"

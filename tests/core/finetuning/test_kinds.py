@@ -7,24 +7,24 @@ from dataclasses import replace
 import pytest
 import torch
 
-from plm_core.benchmarks.examples import Answer, Example
+from plm_core.benchmarks.example_readers import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict, set_dropout
 from plm_core.finetuning.featurize import characters, encoded
-from plm_core.finetuning.heads import LONGEST_ANSWER, SPANS, AnswerSpan, Predicted, SpanBatch
+from plm_core.finetuning.finetune_results import answered, evidence, measured
 from plm_core.finetuning.input_formats import input_format_of
-from plm_core.finetuning.results import answered, evidence, measured
+from plm_core.finetuning.task_heads import LONGEST_ANSWER, SPANS, AnswerSpan, Predicted, SpanBatch
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.samplers import items_at
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.training_config import LoopConfig
 
 TASKS = {
     "classes": GlueTask("said", "classification", "", ("0", "1", "2"), ("accuracy",), "accuracy"),

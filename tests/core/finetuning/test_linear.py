@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from plm_core.benchmarks.examples import Answer, Example
+from plm_core.benchmarks.example_readers import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
-from plm_core.evaluation.metrics import scores
-from plm_core.finetuning import linear, results
-from plm_core.finetuning.heads import Predicted
+from plm_core.evaluation.evaluate_modules import scores
+from plm_core.finetuning import finetune_results, linear_baselines
+from plm_core.finetuning.task_heads import Predicted
 
 MOOD = GlueTask("mood", "classification", "?", ("bad", "good"), ("accuracy",), "accuracy")
 SAME = GlueTask("same", "classification", "?", ("no", "yes"), ("accuracy",), "accuracy")
@@ -32,7 +32,7 @@ def right(answers, examples):
 
 def test_it_learns_which_words_mean_a_class_and_is_sure_of_them():
     train, valid, test = (list(moods(n, seed)) for n, seed in ((200, 1), (40, 2), (100, 3)))
-    answers, sure = linear.predict(MOOD, train, valid, test)
+    answers, sure = linear_baselines.predict(MOOD, train, valid, test)
     assert right(answers, test) > 0.95
     assert all(0.5 <= p <= 1 for p in sure)
     assert sum(sure) / len(sure) > 0.8
@@ -44,7 +44,7 @@ def test_of_a_script_without_spaces_it_learns_which_characters_mean_a_class():
         [replace(e, a="".join(characters[word] for word in e.a.split())) for e in moods(n, seed)]
         for n, seed in ((200, 1), (40, 2), (100, 3))
     )
-    assert right(linear.predict(MOOD, train, valid, test)[0], test) > 0.9
+    assert right(linear_baselines.predict(MOOD, train, valid, test)[0], test) > 0.9
 
 
 def test_of_pairs_it_sees_what_both_texts_have():
@@ -56,7 +56,7 @@ def test_of_pairs_it_sees_what_both_texts_have():
             yield Example(f"{seed}-{i}", " ".join(a), " ".join(b), i % 2)
 
     train, valid, test = (list(pairs(n, seed)) for n, seed in ((400, 1), (50, 2), (100, 3)))
-    assert right(linear.predict(SAME, train, valid, test)[0], test) > 0.9
+    assert right(linear_baselines.predict(SAME, train, valid, test)[0], test) > 0.9
 
 
 def test_numbers_are_predicted_without_a_confidence():
@@ -67,7 +67,7 @@ def test_numbers_are_predicted_without_a_confidence():
             yield Example(f"{seed}-{i}", " ".join(["high"] * high + ["low"] * (4 - high)), None, float(high))
 
     train, valid, test = (list(lengths(n, seed)) for n, seed in ((100, 1), (20, 2), (50, 3)))
-    answers, sure = linear.predict(LENGTH, train, valid, test)
+    answers, sure = linear_baselines.predict(LENGTH, train, valid, test)
     assert max(abs(a - e.label) for a, e in zip(answers, test, strict=True)) < 0.6
     assert all(math.isnan(p) for p in sure)
 
@@ -76,7 +76,7 @@ def test_numbers_are_predicted_without_a_confidence():
 def test_validation_numbers_that_are_all_the_same_choose_nothing(valid_labels):
     train = [Example(f"t{i}", "high " * i, None, float(i)) for i in range(1, 5)]
     valid = [Example(f"v{i}", "high", None, label) for i, label in enumerate(valid_labels)]
-    assert len(linear.predict(LENGTH, train, valid, train)[0]) == 4
+    assert len(linear_baselines.predict(LENGTH, train, valid, train)[0]) == 4
 
 
 @pytest.mark.parametrize("seen", [(0, 1), (2,)], ids=["two of three classes", "one"])
@@ -84,17 +84,17 @@ def test_a_class_that_the_sample_does_not_have_is_never_answered(seen):
     task = replace(MOOD, labels=("bad", "good", "odd"))
     examples = [Example(f"{i}", ("awful", "lovely", "strange")[i % 3], None, i % 3) for i in range(30)]
     train = [e for e in examples if e.label in seen]
-    answers, sure = linear.predict(task, train, examples, examples)
+    answers, sure = linear_baselines.predict(task, train, examples, examples)
     assert all(answer == e.label for answer, e in zip(answers, examples, strict=True) if e.label in seen)
     assert set(answers) <= set(seen)
     assert all(0 < p <= 1 for p in sure)
     nothing_known = [e for e in examples if e.label not in seen]
-    assert set(linear.predict(task, train, nothing_known, examples)[0]) <= set(seen)
+    assert set(linear_baselines.predict(task, train, nothing_known, examples)[0]) <= set(seen)
 
 
 def test_words_that_stand_in_one_example_each_are_enough():
     train = [Example("1", "awful", None, 0), Example("2", "lovely", None, 1)]
-    assert linear.predict(MOOD, train, train, train)[0] == [0, 1]
+    assert linear_baselines.predict(MOOD, train, train, train)[0] == [0, 1]
 
 
 NAMES = GlueTask("names", "token_classification", "?", iob2(("PER", "LOC")), ("entity_f1",), "entity_f1")
@@ -148,11 +148,11 @@ def options(count, seed):
 
 def score(task, made, count=300):
     train, valid, test = (list(made(n, seed)) for n, seed in ((count, 1), (30, 2), (60, 3)))
-    answers, sure = linear.predict(task, train, valid, test)
+    answers, sure = linear_baselines.predict(task, train, valid, test)
     assert len(answers) == len(sure) == len(test)
     assert all(0 < chance <= 1 for chance in sure)
-    found = results.measured(task, train, test, Predicted(answers, sure, math.nan))
-    assert linear.predict(task, train, valid, test) == (answers, sure)
+    found = finetune_results.measured(task, train, test, Predicted(answers, sure, math.nan))
+    assert linear_baselines.predict(task, train, valid, test) == (answers, sure)
     return found["score"], found["baseline"], answers, test
 
 
@@ -187,15 +187,15 @@ def test_no_answer_is_one_of_the_candidates_where_there_may_be_none():
 def test_texts_without_a_word_and_training_without_an_answer_are_no_error(text):
     test = [Example("1", "when?", text, 0, answers=(Answer("so", 0),) if text else ())]
     train = list(asked_of(9, 1))
-    (answer,), _ = linear.predict(ASKED, train, train, test)
+    (answer,), _ = linear_baselines.predict(ASKED, train, train, test)
     assert answer == text
     nothing = [Example("2", "when?", "", 0)]
-    assert linear.predict(ASKED, nothing, nothing, test)[0] == [""]
+    assert linear_baselines.predict(ASKED, nothing, nothing, test)[0] == [""]
 
 
 def test_tags_that_are_all_the_same_are_said_again():
     train = [Example("1", "so it was", None, 0, tags=(0, 0, 0))]
-    assert linear.predict(NAMES, train, train, train)[0] == [["O", "O", "O"]]
+    assert linear_baselines.predict(NAMES, train, train, train)[0] == [["O", "O", "O"]]
     assert scores(["entity_f1"], [["O"] * 3], [["O"] * 3], NAMES.labels)["entity_f1"] == 0.0
 
 
@@ -208,8 +208,8 @@ def test_bm25_ranks_as_computed_by_hand():
     assert lime[0] > lime[1] > lime[2] == 0
     queries = ["lime", "lime", "lime"]
     examples = [Example(f"{i}", f"{q}{' ' * i}", p, 0) for i, (q, p) in enumerate(zip(queries, passages, strict=True))]
-    assert linear.bm25(examples) == [1, 2, 3]
-    assert linear.bm25([replace(e, a=f"tree{' ' * i}") for i, e in enumerate(examples)]) == [3, 2, 1]
+    assert linear_baselines.bm25(examples) == [1, 2, 3]
+    assert linear_baselines.bm25([replace(e, a=f"tree{' ' * i}") for i, e in enumerate(examples)]) == [3, 2, 1]
 
 
 def test_a_search_by_words_finds_what_shares_rare_ones_and_nothing_else():
@@ -217,6 +217,6 @@ def test_a_search_by_words_finds_what_shares_rare_ones_and_nothing_else():
     chance = random.Random(5)
     said = [f"{' '.join(chance.choices(WORDS, k=9))} name{i}" for i in range(60)]
     common = [Example(f"{i}", f"what of name{i}", text, 0) for i, text in enumerate(said)]
-    assert linear.predict(task, [], common[:20], common[20:])[0] == [1] * 40
+    assert linear_baselines.predict(task, [], common[:20], common[20:])[0] == [1] * 40
     strange = [replace(e, a=f"strange {i}") for i, e in enumerate(common)]
-    assert set(linear.predict(task, [], strange[:20], strange[20:])[0]) == {40}
+    assert set(linear_baselines.predict(task, [], strange[:20], strange[20:])[0]) == {40}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plm_core.sections.models import MODELS
+from plm_core.configs.architectures import MODELS
 from plm_core.training.lora import LoRAConfig, adapt, merge
 from plm_core.training.optimizer import Optimizer, OptimizerConfig, hidden_matrices
 

@@ -9,23 +9,23 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.benchmarks.sources import counts, read_source
 from plm_core.benchmarks.task import KINDS, ExamplesConfig, Kind, read_examples, read_task, write_examples, write_task
+from plm_core.benchmarks.task_sources import counts, read_source
 from plm_core.config import from_dict
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.evaluation.evidence import read_task as read_evidence
-from plm_core.finetuning import linear, results
+from plm_core.evaluation.sealed_csv import write_sealed
+from plm_core.finetuning import finetune_results, linear_baselines
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
 from plm_core.finetuning.featurize import encoded
-from plm_core.finetuning.heads import Predicted, TaskHead
 from plm_core.finetuning.input_formats import input_format_of
+from plm_core.finetuning.task_heads import Predicted, TaskHead
 from plm_core.text.samplers import items_at
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
-from tasks.runtime.evidence import write_sealed
+from plm_core.training.training_config import LoopConfig
 
 
 class Ordinal(Kind):
@@ -62,7 +62,7 @@ class Levels(TaskHead):
 
 
 def rounded(task, train, valid, test):
-    answers, sure = linear.numbers(task, train, valid, test)
+    answers, sure = linear_baselines.numbers(task, train, valid, test)
     return [min(max(round(a), 0), len(task.labels) - 1) for a in answers], sure
 
 
@@ -114,13 +114,13 @@ def test_it_is_fine_tuned_scored_and_compared_with_a_linear_model(task, make_gpt
         Snapshots(tmp_path / "snapshots"),
     )
     assert len(list(reports)) > 1
-    said = results.answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
-    baseline = Predicted(*linear.predict(task, splits["train"], splits["valid"], splits["test"]), math.nan)
+    said = finetune_results.answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
+    baseline = Predicted(*linear_baselines.predict(task, splits["train"], splits["valid"], splits["test"]), math.nan)
     for answered, least in ((said, 0.8), (baseline, 0.6)):
-        figures = results.measured(task, splits["train"], test.examples, answered)
+        figures = finetune_results.measured(task, splits["train"], test.examples, answered)
         assert figures["score"] > least > figures["baseline"]
         file = tmp_path / "loudness.1.csv"
-        write_sealed(file, TASK_COLUMNS, results.evidence(task, test.examples, answered, "rule"))
+        write_sealed(file, TASK_COLUMNS, finetune_results.evidence(task, test.examples, answered, "rule"))
         table = read_evidence([file])
         assert table.value == pytest.approx(figures["score"])
         assert Counter(table.predictions[0]) == Counter(task.labels[a] for a in answered.answers)

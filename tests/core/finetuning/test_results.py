@@ -5,13 +5,13 @@ from math import log, nan, sqrt
 
 import pytest
 
-from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
-from plm_core.finetuning import heads
+from plm_core.finetuning import task_heads
 from plm_core.finetuning.featurize import Row, Rows
-from plm_core.finetuning.heads import Predicted
-from plm_core.finetuning.results import answered, constant, measured, require_scorable
+from plm_core.finetuning.finetune_results import answered, constant, measured, require_scorable
+from plm_core.finetuning.task_heads import Predicted
 
 TASK = GlueTask("t", "classification", "?", ("billing", "other"), ("accuracy",), "accuracy")
 NUMBERS = GlueTask("t", "regression", "?", (), ("pearson",), "pearson")
@@ -75,4 +75,4 @@ def rows(labels, owners):
 
 
 def test_equal_labels_are_a_unit_apart():
-    assert heads.NUMBERS.scale(rows([7.0, 7.0], [0, 1])) == (7.0, 1.0)
+    assert task_heads.NUMBERS.scale(rows([7.0, 7.0], [0, 1])) == (7.0, 1.0)

@@ -9,20 +9,20 @@ import torch
 from test_kinds import CONTEXT, MODELS
 from torch.nn import functional as F
 
-from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.example_readers import Example
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
 from plm_core.finetuning.featurize import encoded
-from plm_core.finetuning.heads import SEARCH, TEMPERATURE
+from plm_core.finetuning.finetune_results import answered, measured
 from plm_core.finetuning.input_formats import input_format_of
-from plm_core.finetuning.results import answered, measured
+from plm_core.finetuning.task_heads import SEARCH, TEMPERATURE
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.samplers import items_at
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.training_config import LoopConfig
 
 TASK = TASKS["passages"].task
 QUERIES = ["bafo", "limu", "pesa", "toku", "dine", "gota", "kuma", "revo", "silu", "tano", "vemi", "zora"]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
-from plm_core.finetuning.config import Recipe
 from plm_core.finetuning.featurize import Batching
+from plm_core.finetuning.finetune_config import Recipe
 from plm_core.training.optimizer import OptimizerConfig
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scripted import Scripted
 
 from plm_core.generation import SamplingConfig, continue_ids, generate, generate_batch, stream
-from plm_core.text.special import EOS, PIECES
+from plm_core.text.tokenizers import EOS, PIECES
 
 GREEDY = SamplingConfig(max_new_tokens=13, temperature=0.0)
 WILD = SamplingConfig(max_new_tokens=37, temperature=5.0, top_k=0, seed=3)

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from plm_core.config import UserError
-from plm_core.generation import SamplingConfig, continue_ids
-from plm_core.generation.decoding import Decoding, left_padded
+from plm_core.generation import Decoding, SamplingConfig, continue_ids, left_padded
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.objectives import OBJECTIVES
-from plm_core.text.special import EOS, MASK
+from plm_core.text.tokenizers import EOS, MASK
 
 GREEDY = SamplingConfig(max_new_tokens=37, temperature=0.0, until_end=False)
 

@@ -3,8 +3,8 @@
 import torch
 
 from plm_core import checkpoint
+from plm_core.configs.architectures import MODELS
 from plm_core.interchange import FAMILIES
-from plm_core.sections.models import MODELS
 
 LOCAL = {"inner": 50, "global_every": 2, "window": 6, "rope_base": 170.0, "local_rope_base": 50.0}
 SIZES = {

@@ -18,7 +18,7 @@ from published import FOLDERS, texts
 from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.interchange import import_hf
-from plm_core.interchange.address import opened
+from plm_core.interchange.published_models import opened
 
 H, G, D, L = 4, 2, 32, 2
 NAMES = {
@@ -167,7 +167,7 @@ import sys
 from pathlib import Path
 from plm_core.config import UserError
 from plm_core.interchange import import_hf
-from plm_core.interchange.address import opened
+from plm_core.interchange.published_models import opened
 for address in sys.argv[2:]:
     try:
         with opened(address) as (folder, exact):

@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from plm_core import checkpoint
 from plm_core.config import UserError
+from plm_core.configs.architectures import MODELS
 from plm_core.interchange import FAMILIES, export_hf, import_hf
-from plm_core.sections.models import MODELS
-from plm_core.text.special import PIECES
-from plm_core.text.tokenizer import BYTES_AND_SPECIALS
+from plm_core.text.tokenizers import BYTES_AND_SPECIALS, PIECES
 
 B, T = 5, 11
 CLASSES = {

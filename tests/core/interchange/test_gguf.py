@@ -12,8 +12,8 @@ from saved import save
 from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.interchange import import_hf
-from plm_core.interchange.address import opened
-from plm_core.interchange.gguf import export_gguf
+from plm_core.interchange.gguf_files import export_gguf
+from plm_core.interchange.published_models import opened
 
 OWN = ("bpe", "bytelevel")
 PUBLISHED = ("llama-tied", "qwen2", "mistral")

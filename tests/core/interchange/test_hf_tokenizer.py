@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from plm_core.interchange import FAMILIES, tokenizer
-from plm_core.text.special import CLS, EOS, MASK, PIECES, SEP, UNK
-from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, TokenizerConfig
-from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
+from plm_core.interchange import FAMILIES, tokenizer_files
+from plm_core.text.tokenizer_kinds import open_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import CLS, EOS, JSON_FILE, MASK, MODEL_FILE, PIECES, SEP, UNK, TokenizerConfig
 
 EDGES = [
     "",
@@ -54,12 +53,12 @@ def both(request, tokenizers, documents, tmp_path_factory):
     assert ours.kind == kind
     # Some model types have a class of tokenizers of their own, which is not to be taken.
     family = FAMILIES["llama" if "llama" in more else "gpt"]
-    exported = tokenizer.tokenizer_json(ours, family)
+    exported = tokenizer_files.tokenizer_json(ours, family)
     if request.param in SENTENCEPIECE:
         # The two ways by which no special piece of a unigram tokenizer is found in a text: cut, or too unlikely.
         assert (exported["pre_tokenizer"] is None) == (request.param != "unigram")
     (folder / "tokenizer.json").write_text(json.dumps(exported))
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer.tokenizer_config(family, 99)))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_files.tokenizer_config(family, 99)))
     (folder / "config.json").write_text(json.dumps({"model_type": family.model_type}))
     return ours, AutoTokenizer.from_pretrained(folder)
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.interchange import export_hf, import_hf
-from plm_core.text.special import PIECES, UNK
+from plm_core.text.tokenizers import PIECES, UNK
 
 T = 24
 

@@ -11,9 +11,9 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from plm_core import checkpoint
 from plm_core.interchange import import_hf
-from plm_core.interchange.address import opened
-from plm_core.interchange.gguf import export_gguf
-from plm_core.text.special import CLS, SEP
+from plm_core.interchange.gguf_files import export_gguf
+from plm_core.interchange.published_models import opened
+from plm_core.text.tokenizers import CLS, SEP
 
 
 def installed(package):

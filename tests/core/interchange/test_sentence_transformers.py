@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 from plm_core import checkpoint
-from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.example_readers import Example
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.config import UserError
 from plm_core.finetuning.classifier import Classifier, predict
 from plm_core.finetuning.featurize import encoded

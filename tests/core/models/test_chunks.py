@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from plm_core.models.output import Output, padded
-from plm_core.objectives import loss
-from plm_core.objectives.loss import IGNORED, output_nll, summed_nll
+from plm_core.models.output_layer import Output, padded
+from plm_core.objectives import objective
+from plm_core.objectives.objective import IGNORED, output_nll, summed_nll
 
 N, D, V = 23, 13, 99
 
@@ -50,8 +50,8 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows, w
     inputs, targets, weights = made(bias=bias)
     weights = weights if weighted else None
     expected = summed_nll(Output(*inputs).logits(), targets, weights)
-    monkeypatch.setattr(loss, "AT_ONCE", rows * V)
-    monkeypatch.setattr("plm_core.models.output.padded", lambda *given: padded(*given, multiple))
+    monkeypatch.setattr(objective, "AT_ONCE", rows * V)
+    monkeypatch.setattr("plm_core.models.output_layer.padded", lambda *given: padded(*given, multiple))
     with Largest() as seen, FlopCounterMode(display=False) as counter:
         found = output_nll(Output(*inputs), targets, weights)
         gradients = torch.autograd.grad(found / 7, inputs)
@@ -64,7 +64,7 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows, w
 
 def test_what_needs_no_gradient_gets_none_and_costs_one_product(monkeypatch):
     (hidden, weight, bias), targets, _ = made()
-    monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
+    monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
     expected = output_nll(Output(hidden, weight, bias), targets)
     # Not even that of the logits, which is made from their exponentials.
     with torch.no_grad(), FlopCounterMode(display=False) as counter, monkeypatch.context() as patch:
@@ -90,13 +90,13 @@ def test_in_bfloat16_the_sum_is_float32_and_gradients_are_as_near_as_those_of_al
         ]
 
     plain = far()
-    monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
+    monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
     assert all(0 < chunked < 1.5 * one < 0.05 for chunked, one in zip(far(), plain, strict=True))
 
 
 def test_the_gradient_of_hidden_states_in_bfloat16_is_divided_exactly(monkeypatch):
     (hidden, weight, bias), targets, _ = made(torch.float32)
-    monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
+    monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
 
     def gradient(dtype):
         read = hidden.detach().bfloat16().to(dtype).requires_grad_()
@@ -120,7 +120,7 @@ def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
         return [found.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
     expected = step()
-    monkeypatch.setattr(loss, "AT_ONCE", 1000)
+    monkeypatch.setattr(objective, "AT_ONCE", 1000)
     for one, other in zip(step(), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -130,9 +130,9 @@ def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
 def test_compiled_it_is_the_same(monkeypatch, multiple):
     inputs, targets, weights = made()
     expected = output_nll(Output(*inputs), targets, weights)
-    monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
-    monkeypatch.setattr("plm_core.models.output.padded", lambda *given: padded(*given, multiple))
-    monkeypatch.setattr("plm_core.models.output._in_place", None)
+    monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
+    monkeypatch.setattr("plm_core.models.output_layer.padded", lambda *given: padded(*given, multiple))
+    monkeypatch.setattr("plm_core.models.output_layer._in_place", None)
     found = torch.compile(output_nll, dynamic=False, fullgraph=True)(Output(*inputs), targets, weights)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
     gradients = (torch.autograd.grad(nats, inputs) for nats in (found, expected))
@@ -142,8 +142,8 @@ def test_compiled_it_is_the_same(monkeypatch, multiple):
 
 def test_compiled_for_a_gpu_more_logits_are_made_at_once_and_their_gradient_with_them(monkeypatch):
     sizes, whole = [], []
-    monkeypatch.setattr("plm_core.models.output.nll_in_chunks", lambda *given: sizes.append(given[-1]))
-    monkeypatch.setattr(loss, "summed_nll", lambda logits, *_: whole.append(logits.shape))
+    monkeypatch.setattr("plm_core.models.output_layer.nll_in_chunks", lambda *given: sizes.append(given[-1]))
+    monkeypatch.setattr(objective, "summed_nll", lambda logits, *_: whole.append(logits.shape))
     with FakeTensorMode():
         for device, compiling, mixed in product(("cuda", "cpu"), (False, True), (False, True)):
             pretend(monkeypatch, compiling)

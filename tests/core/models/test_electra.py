@@ -8,7 +8,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 
 from plm_core.interchange import FAMILIES
 from plm_core.objectives.replaced import Replaced, ReplacedBatch, sampled
-from plm_core.text.special import MASK
+from plm_core.text.tokenizers import MASK
 
 B, T, N, V = 5, 11, 3, 99
 BOTH = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])

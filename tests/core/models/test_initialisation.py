@@ -6,8 +6,8 @@ import re
 import pytest
 import torch
 
+from plm_core.configs.architectures import MODELS, BERTConfig
 from plm_core.models.bert import BERT, embedded
-from plm_core.sections.models import MODELS, BERTConfig
 
 LAYERS, D = 5, 128
 RESIDUAL = 0.02 / math.sqrt(2 * LAYERS)

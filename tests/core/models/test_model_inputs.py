@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from plm_core.config import UserError, from_dict
-from plm_core.generation.decoding import KVCache
-from plm_core.sections.models import MODELS
+from plm_core.configs.architectures import MODELS
+from plm_core.generation import KVCache
 
 B, T = 5, 7
 

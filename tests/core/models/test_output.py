@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from plm_core.models import output
-from plm_core.models.output import Output, padded
+from plm_core.models import output_layer
+from plm_core.models.output_layer import Output, padded
 
 
 def made(vocabulary):
@@ -18,7 +18,7 @@ def made(vocabulary):
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(("vocabulary", "product"), [(99, 128), (128, 128), (129, 192), (1, 64)])
 def test_padded_logits_and_gradients_are_those_of_the_plain_product(monkeypatch, vocabulary, product, with_bias):
-    monkeypatch.setattr(output, "padded", lambda *given: padded(*given, 64))
+    monkeypatch.setattr(output_layer, "padded", lambda *given: padded(*given, 64))
     inputs = made(vocabulary)[: 2 + with_bias]
     with FlopCounterMode(display=False) as counter:
         logits = Output(*inputs).logits()

@@ -7,11 +7,11 @@ from references import TOLERANCE, agree, agree_on_gradients, exactly, reference_
 from torch.nn import functional as F
 from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
-from plm_core.generation.decoding import KVCache
+from plm_core.generation import KVCache
 from plm_core.interchange import FAMILIES
 from plm_core.models.blocks import places_in, same_document
 from plm_core.models.xlnet import Memory
-from plm_core.objectives.loss import IGNORED
+from plm_core.objectives.objective import IGNORED
 
 B, T, V, M = 5, 11, 99, 4
 LENGTHS = torch.tensor([11, 7, 3, 9, 5])[:, None]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from plm_core.generation.decoding import KVCache
+from plm_core.configs import architectures
+from plm_core.generation import KVCache
 from plm_core.models.rotary import angles, rotate
-from plm_core.sections import models
 
 B, T, V = 5, 11, 99
 
@@ -71,22 +71,22 @@ SHAPE = {"vocab_size": 99, "context": 17, "layers": 2}
 def test_the_feed_forward_layer_has_the_weights_of_four_times_the_width():
     """8/3 of the width, as the released models have it, which were rounded to multiples of 256."""
     for width, expected in ((24, 64), (128, 384), (768, 2048), (4096, 10944)):
-        config = models.LlamaConfig(**SHAPE, heads=4, width=width)
+        config = architectures.LlamaConfig(**SHAPE, heads=4, width=width)
         assert (config.inner, config.kv_heads) == (expected, 4)
         assert 0 <= 3 * config.inner - 8 * width < 3 * 64
-    given = models.LlamaConfig(**SHAPE, heads=4, width=24, inner=7, kv_heads=2)
+    given = architectures.LlamaConfig(**SHAPE, heads=4, width=24, inner=7, kv_heads=2)
     assert (given.inner, given.kv_heads) == (7, 2)
     for preset in ("7B", "13B", "33B", "65B"):
-        sizes = models.MODELS["llama"].presets[preset]
+        sizes = architectures.MODELS["llama"].presets[preset]
         assert sizes["inner"] == -(-8 * sizes["width"] // (3 * 256)) * 256
 
 
 def test_of_three_layers_of_modernbert_one_reads_the_row_and_the_first_needs_no_norm():
-    model = models.MODELS["modernbert"].model(models.ModernBERTConfig(99, 17, 7, 4, 24))
+    model = architectures.MODELS["modernbert"].model(architectures.ModernBERTConfig(99, 17, 7, 4, 24))
     assert [block.whole for block in model.blocks] == [True, False, False, True, False, False, True]
     assert [hasattr(block.norm_1, "weight") for block in model.blocks] == [False] + [True] * 6
     assert model.config.inner == 64
-    assert models.ModernBERTConfig(99, 17, 7, 4, 24, inner=7).inner == 7
+    assert architectures.ModernBERTConfig(99, 17, 7, 4, 24, inner=7).inner == 7
 
 
 @torch.no_grad()

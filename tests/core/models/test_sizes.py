@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plm_core.config import UserError
-from plm_core.sections.models import MODELS, differing, shape
+from plm_core.configs.architectures import MODELS, differing, shape
 
 SIZES = {
     # Exactly those of the released checkpoints. The paper's table 2 says 117M, 345M, 762M and 1542M, known to be

@@ -9,14 +9,14 @@ import torch
 from papers import PAPERS, SIZES, make
 
 from plm_core.config import UserError
+from plm_core.configs.architectures import MODELS
 from plm_core.objectives import OBJECTIVES, build_objective
-from plm_core.sections.models import MODELS
-from plm_core.text.special import CLS, EOS, PAD, SEP
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import AnomalyConfig, LoopConfig
+from plm_core.text.tokenizers import CLS, EOS, PAD, SEP
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.training_config import AnomalyConfig, LoopConfig
 
 EACH = pytest.mark.parametrize("name", PAPERS)
 VOCABULARY = SIZES["vocab_size"]

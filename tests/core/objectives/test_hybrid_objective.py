@@ -11,8 +11,8 @@ from papers import SIZES, loud, make
 from plm_core.models import gpt, llama
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid, mask_next, spread_evenly
-from plm_core.objectives.loss import IGNORED
-from plm_core.text.special import EOS, MASK, PAD, PIECES
+from plm_core.objectives.objective import IGNORED
+from plm_core.text.tokenizers import EOS, MASK, PAD, PIECES
 
 EACH = pytest.mark.parametrize("name", ["gpt_bert", "gpt_bert_documents"])
 VOCABULARY = SIZES["vocab_size"]

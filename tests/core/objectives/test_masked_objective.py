@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from papers import make
 
-from plm_core.objectives.loss import IGNORED
 from plm_core.objectives.masked import ELSEWHERE, FOLLOWS, Masked, mask, slots
+from plm_core.objectives.objective import IGNORED
 from plm_core.text.samplers import draws, spread
-from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
+from plm_core.text.tokenizers import CLS, MASK, PAD, PIECES, SEP, UNK
 
 SPECIALS = len(PIECES)
 

@@ -7,10 +7,10 @@ from papers import PAPERS, SIZES, loud, make
 
 from plm_core.models.blocks import places_in
 from plm_core.objectives.causal import Causal
-from plm_core.objectives.loss import IGNORED
 from plm_core.objectives.masked import Masked
-from plm_core.text.special import CLS, EOS, MASK, PAD, SEP
-from plm_core.text.store import TokenStore, write_tokens
+from plm_core.objectives.objective import IGNORED
+from plm_core.text.token_store import TokenStore, write_tokens
+from plm_core.text.tokenizers import CLS, EOS, MASK, PAD, SEP
 
 LENGTHS = [1, 5, 29, 30, 99, 2, 7, 7, 13, 3, 61, 4, 28, 27, 8, 1, 11]
 EACH = pytest.mark.parametrize(

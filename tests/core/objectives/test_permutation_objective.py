@@ -14,7 +14,7 @@ from plm_core.models.xlnet import Memory
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.permutation import Permutation, factorisation
 from plm_core.text.samplers import draws
-from plm_core.text.special import CLS, EOS, SEP
+from plm_core.text.tokenizers import CLS, EOS, SEP
 
 
 @given(

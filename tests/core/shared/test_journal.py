@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from plm_core.shared.files import held
-from plm_core.shared.journal import Journal, ending, messages, parsed
+from plm_core.shared.run_journal import Journal, ending, messages, parsed
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -73,7 +73,7 @@ def test_the_end_that_counts_is_the_last_one(made):
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from plm_core.shared.journal import Journal
+from plm_core.shared.run_journal import Journal
 made = Journal.existing(Path(sys.argv[1]))
 if os.fork() == 0:
     os.close(1)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from plm_core.shared import limits
+from plm_core.shared import environment
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from plm_core.shared import limits
 def test_cores_are_those_of_the_machine_or_what_its_control_groups_allow(tmp_path, monkeypatch, own, above, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(7))
     groups = [tmp_path / "a" / "b", tmp_path / "a"]
-    monkeypatch.setattr(limits, "groups", lambda: iter(groups))
+    monkeypatch.setattr(environment, "groups", lambda: iter(groups))
     for group, content in zip(groups, (own, above), strict=True):
         group.mkdir(parents=True, exist_ok=True)
         if content is not None:
             (group / "cpu.max").write_text(f"{content}\n")
-    assert limits.cores() == expected
+    assert environment.cores() == expected

@@ -8,7 +8,7 @@ import mlflow
 import pytest
 from mlflows import use
 
-from plm_core.shared import stores
+from plm_core.shared import mlflow_stores
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,7 +21,7 @@ def client_of():
         def opened(folder):
             uri = f"sqlite:///{folder}/mlflow.db"
             use(uri, patch)
-            with stores.alone(uri):
+            with mlflow_stores.alone(uri):
                 return mlflow.MlflowClient(), uri
 
         yield opened
@@ -33,7 +33,7 @@ def filled(tmp_path_factory, client_of):
     folder = tmp_path_factory.mktemp("a_b%c") / "one"
     folder.mkdir()
     client, uri = client_of(folder)
-    experiment, _ = stores.experiment(client, uri, "plm")
+    experiment, _ = mlflow_stores.experiment(client, uri, "plm")
     run = client.create_run(experiment).info.run_id
     client.log_text(run, "evidence", "evidence.txt")
     model = client.create_logged_model(experiment, "m", run)
@@ -41,7 +41,7 @@ def filled(tmp_path_factory, client_of):
     client.log_model_artifact(model.model_id, str(folder / "weights"))
     client.create_registered_model("plm")
     client.create_model_version("plm", f"models:/{model.model_id}", run, model_id=model.model_id)
-    client.create_model_version("plm", f"{stores.artifacts_of(uri)}/{run}/artifacts", run)
+    client.create_model_version("plm", f"{mlflow_stores.artifacts_of(uri)}/{run}/artifacts", run)
     elsewhere = client.create_experiment("another one's", "file:///elsewhere")
     client.create_run(elsewhere)
     return folder, run, model.model_id
@@ -62,7 +62,7 @@ def test_a_store_in_another_place_has_its_files_there(filled, tmp_path, client_o
         assert evidence.startswith(str(there))
         assert Path(evidence).read_text() == "evidence"
         place = client.get_logged_model(model).artifact_location
-        assert place.startswith(stores.artifacts_of(f"sqlite:///{there}/mlflow.db"))
+        assert place.startswith(mlflow_stores.artifacts_of(f"sqlite:///{there}/mlflow.db"))
         for version in client.search_model_versions("name = 'plm'"):
             place = client.get_model_version_download_uri("plm", version.version)
             assert mlflow.artifacts.download_artifacts(place).startswith(str(there))
@@ -87,34 +87,34 @@ def test_every_place_in_mlflow_s_tables_is_known(filled):
                 where = f"select count(*) from {table} where cast({column} as text) like '%/one/artifacts%'"
                 if store.execute(where).fetchone()[0]:
                     found.add((table, column))
-    assert found == set(stores.PLACES)
+    assert found == set(mlflow_stores.PLACES)
 
 
 def test_a_store_has_its_name_once_it_is_whole(tmp_path):
     def half(uri, _):
         for ending in ("", "-journal"):
-            Path(uri.removeprefix(stores.SQLITE) + ending).write_text("half")
+            Path(uri.removeprefix(mlflow_stores.SQLITE) + ending).write_text("half")
         raise KeyboardInterrupt
 
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    with pytest.raises(KeyboardInterrupt), stores.alone(uri, half):
+    with pytest.raises(KeyboardInterrupt), mlflow_stores.alone(uri, half):
         pass
     assert not (tmp_path / "mlflow.db").exists()
 
     def whole(uri, place):
-        with sqlite3.connect(uri.removeprefix(stores.SQLITE)) as database:
+        with sqlite3.connect(uri.removeprefix(mlflow_stores.SQLITE)) as database:
             database.execute(f"create table places as select '{place}' as place")
         database.close()
 
-    with stores.alone(uri, whole), sqlite3.connect(tmp_path / "mlflow.db") as database:
-        assert database.execute("select place from places").fetchall() == [(stores.artifacts_of(uri),)]
+    with mlflow_stores.alone(uri, whole), sqlite3.connect(tmp_path / "mlflow.db") as database:
+        assert database.execute("select place from places").fetchall() == [(mlflow_stores.artifacts_of(uri),)]
     database.close()
     assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
 
 
 def test_a_server_and_a_store_that_does_not_exist_yet_are_left_alone(tmp_path):
-    stores.follow("http://127.0.0.1:9")
-    stores.follow(f"sqlite:///{tmp_path}/none.db")
+    mlflow_stores.follow("http://127.0.0.1:9")
+    mlflow_stores.follow(f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,4 +134,4 @@ SERVER = "https://bot:s3cr%40t@example.org:5000/mlflow"
     ],
 )
 def test_users_and_passwords_are_not_shown(text, expected):
-    assert stores.shown(text) == expected.format("https://example.org:5000/mlflow")
+    assert mlflow_stores.shown(text) == expected.format("https://example.org:5000/mlflow")

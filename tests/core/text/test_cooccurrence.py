@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from plm_core.sections.models import MODELS
+from plm_core.configs.architectures import MODELS
 from plm_core.text import cooccurrence
 from plm_core.text.cooccurrence import begin_with_frequencies, begin_with_neighbours
-from plm_core.text.store import TokenStore, write_tokens
+from plm_core.text.token_store import TokenStore, write_tokens
 
 V = 41
 

@@ -8,9 +8,9 @@ from plm_core import checkpoint
 from plm_core.corpus.normalize import normalize
 from plm_core.evaluation.likelihood import in_evidence
 from plm_core.interchange import export_hf, import_hf
-from plm_core.text.extension import extended, grown
-from plm_core.text.special import UNK
-from plm_core.text.tokenizers import read_tokenizer
+from plm_core.text.tokenizer_kinds import read_tokenizer
+from plm_core.text.tokenizers import UNK
+from plm_core.text.vocabulary_extension import extended, grown
 
 WORDS = [
     "another nation: thirteen frontiers, neither interior",

@@ -12,9 +12,8 @@ from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
 from plm_core.corpus.normalize import normalize
 from plm_core.text.hf_tokenizers import FIRST, LETTERS
-from plm_core.text.special import MASK, PIECES, UNK
-from plm_core.text.tokenizer import TokenizerConfig
-from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
+from plm_core.text.tokenizer_kinds import open_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import MASK, PIECES, UNK, TokenizerConfig
 
 CHARACTERS = "abcdeAÉéßñçÅİıςΣ漢字いकिتسأ한국.,-'<>#7 \n\u0301\u200d👩🚀"
 TEXTS = st.text(CHARACTERS, max_size=40) | st.text(max_size=40)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from plm_core.config import UserError
 from plm_core.text.packing import Packed, best_fit
-from plm_core.text.special import EOS, PAD
-from plm_core.text.store import TokenStore, write_tokens
+from plm_core.text.token_store import TokenStore, write_tokens
+from plm_core.text.tokenizers import EOS, PAD
 
 CAPACITIES = st.integers(1, 37)
 

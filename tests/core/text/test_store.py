@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
 from plm_core.config import UserError
-from plm_core.text.special import EOS
-from plm_core.text.store import TokenStore, write_store, write_tokens
-from plm_core.text.tokenizers import open_tokenizer
+from plm_core.text.token_store import TokenStore, write_store, write_tokens
+from plm_core.text.tokenizer_kinds import open_tokenizer
+from plm_core.text.tokenizers import EOS
 
 
 def pairs(documents):
@@ -136,7 +136,7 @@ TOKENS = 25_000_000  # of two bytes each
 READ = """
 import sys
 from pathlib import Path
-from plm_core.text.store import TokenStore
+from plm_core.text.token_store import TokenStore
 from plm_core.text.samplers import Windows
 
 def kilobytes(name):

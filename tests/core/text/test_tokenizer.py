@@ -12,10 +12,22 @@ from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
 from plm_core.corpus.normalize import cut, normalize
-from plm_core.text import hf_tokenizers, sentencepieces
-from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
-from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, NOT_LEARNED, TokenizerConfig
-from plm_core.text.tokenizers import open_tokenizer, read_tokenizer, train_tokenizer
+from plm_core.text import hf_tokenizers, sentencepiece_tokenizers
+from plm_core.text.tokenizer_kinds import open_tokenizer, read_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import (
+    BOS,
+    CLS,
+    EOS,
+    JSON_FILE,
+    MASK,
+    MODEL_FILE,
+    NOT_LEARNED,
+    PAD,
+    PIECES,
+    SEP,
+    UNK,
+    TokenizerConfig,
+)
 
 KINDS = tuple(NOT_LEARNED)
 LOSSLESS = ("bpe", "unigram", "bytelevel")
@@ -116,8 +128,8 @@ def test_special_tokens_have_their_ids_and_are_left_out_of_the_text(tokenizers, 
 TRAIN = """
 import hashlib, sys
 from pathlib import Path
-from plm_core.text.tokenizer import TokenizerConfig
-from plm_core.text.tokenizers import train_tokenizer
+from plm_core.text.tokenizers import TokenizerConfig
+from plm_core.text.tokenizer_kinds import train_tokenizer
 texts = Path(sys.argv[1]).read_text().split("\\f")
 for kind in sys.argv[2:]:
     print(hashlib.sha256(train_tokenizer(texts, TokenizerConfig(kind, 499))).hexdigest())
@@ -274,12 +286,12 @@ def test_text_that_cannot_be_written_is_refused(tokenizers, kind):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_line_longer_than_the_trainer_reads_is_cut_and_not_left_out(documents, monkeypatch, kind):
-    monkeypatch.setattr(sentencepieces, "LONGEST_LINE", 99)
+    monkeypatch.setattr(sentencepiece_tokenizers, "LONGEST_LINE", 99)
     texts = [document.text for document in documents]
     long = " ".join(f"zyx{'w' * (i % 7)} vut" for i in range(999))
     config = TokenizerConfig(kind, 307)
     assert train_tokenizer([*texts, long], config) != train_tokenizer(texts, config)
-    parts = list(cut(long + "q" * 250, sentencepieces.LONGEST_LINE))
+    parts = list(cut(long + "q" * 250, sentencepiece_tokenizers.LONGEST_LINE))
     assert "".join(parts) == long + "q" * 250
     assert max(map(len, parts)) <= 99
     assert all(part.startswith(" ") for part in parts[1:-3])
@@ -298,7 +310,7 @@ def test_a_line_longer_than_the_trainer_reads_is_cut_and_not_left_out(documents,
 def test_a_model_of_sentencepiece_that_this_project_does_not_train_is_refused(
     documents, tmp_path, monkeypatch, changes
 ):
-    trainer = sentencepieces.sentencepiece.SentencePieceTrainer
+    trainer = sentencepiece_tokenizers.sentencepiece.SentencePieceTrainer
     train = trainer.train
     monkeypatch.setattr(trainer, "train", lambda **options: train(**(options | changes)))
     model = train_tokenizer([document.text for document in documents], TokenizerConfig("bpe", 307))

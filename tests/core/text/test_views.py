@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from plm_core.config import UserError
 from plm_core.text.samplers import Pairs, Streams, Windows, draws, epoch_order, items_at, stream_seed
-from plm_core.text.special import EOS
-from plm_core.text.store import TokenStore, write_store
+from plm_core.text.token_store import TokenStore, write_store
+from plm_core.text.tokenizers import EOS
 
 SEEDS = st.integers(0, 2**63 - 1)
 

@@ -4,9 +4,8 @@ from collections import Counter
 
 import pytest
 
-from plm_core.text.special import PIECES, UNK
-from plm_core.text.tokenizer import NOT_LEARNED
-from plm_core.text.vocabulary import RARE, measure, sample, split, telling_words
+from plm_core.text.tokenizers import NOT_LEARNED, PIECES, UNK
+from plm_core.text.vocabulary_quality import RARE, measure, sample, split, telling_words
 
 UNSEEN = ["Kasi so lobitumo. \u2603 so\n", "ba\n\nbala  漢"]
 

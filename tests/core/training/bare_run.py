@@ -3,17 +3,17 @@
 import tempfile
 from pathlib import Path
 
+from plm_core.configs.architectures import MODELS
 from plm_core.objectives import build_objective
-from plm_core.sections.models import MODELS
-from plm_core.text.store import TokenStore, write_store
-from plm_core.text.tokenizer import TokenizerConfig
-from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
+from plm_core.text.token_store import TokenStore, write_store
+from plm_core.text.tokenizer_kinds import read_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import TokenizerConfig
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.training_config import LoopConfig
 
 TEXTS = [" ".join(f"w{i * j % 97}" for j in range(300)) for i in range(40)]
 LOOP = LoopConfig(1, 6, 4, OptimizerConfig(1e-2, 1), report_every=2, valid_every=2, snapshot_every=2)

@@ -3,7 +3,7 @@
 import pytest
 from folds import CAUSAL, CONFIG, Stops, batch_at, plain, validate
 
-from plm_core.training.callbacks.metrics import Validation
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.loop import Prefetch, train
 from plm_core.training.snapshot import Snapshots
 

@@ -7,9 +7,9 @@ import torch
 
 from plm_core.objectives.causal import Causal, causal_batch
 from plm_core.text.samplers import items_at
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.training_config import LoopConfig
 
 CAUSAL = Causal()
 OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=3)

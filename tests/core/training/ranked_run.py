@@ -25,9 +25,9 @@ from folds import CONFIG, Stops
 from test_curves import Text, initial_model
 from torch.nn import functional as F
 
-from plm_core.objectives import loss as losses
+from plm_core.objectives import objective as losses
 from plm_core.training import parallelize
-from plm_core.training.callbacks.metrics import Validation
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import Stopped, train
 from plm_core.training.ranks import join, leave, whole

@@ -9,10 +9,10 @@ import torch
 from folds import CAUSAL, CONFIG, batch_at, plain, same
 
 from plm_core.config import UserError
-from plm_core.objectives.loss import Loss
+from plm_core.objectives.objective import Loss
 from plm_core.training.callbacks.anomaly_monitor import Diverged
-from plm_core.training.config import AnomalyConfig
 from plm_core.training.loop import Stopped
+from plm_core.training.training_config import AnomalyConfig
 
 
 def policy(name, **more):

@@ -14,12 +14,12 @@ from folds import CONFIG, ROWS
 from papers import make
 from torch._dynamo.utils import counters
 
+from plm_core.configs.architectures import MODELS
 from plm_core.finetuning.classifier import Classifier, collate, example_loss
 from plm_core.finetuning.featurize import Row
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.objectives.causal import causal_batch
-from plm_core.objectives.loss import Loss
-from plm_core.sections.models import MODELS
+from plm_core.objectives.objective import Loss
 from plm_core.training import parallelize
 from plm_core.training.parallelize import compiled, recompute, wrap
 

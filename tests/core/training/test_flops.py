@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from plm_core.configs.architectures import MODELS
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
@@ -13,7 +14,6 @@ from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal, CausalBatch
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
-from plm_core.sections.models import MODELS
 from plm_core.training.flops import META, datasheet_flops, measured_flops, step_flops
 
 V, T, L, H, D, B = 307, 29, 2, 3, 24, 5

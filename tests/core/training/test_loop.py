@@ -9,15 +9,15 @@ import torch
 from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same, validate
 
 from plm_core.config import UserError, from_dict
-from plm_core.objectives.loss import IGNORED, Batch
+from plm_core.objectives.objective import IGNORED, Batch
 from plm_core.training.callbacks.anomaly_monitor import Diverged
-from plm_core.training.callbacks.metrics import Validation, best_report
-from plm_core.training.config import LoopConfig
+from plm_core.training.callbacks.loss_metrics import Validation, best_report
 from plm_core.training.device import Device
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.schedule import learning_rate_at, progress_at
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.training_config import LoopConfig
 
 
 def test_reports_come_at_their_steps(undisturbed):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plm_core.config import UserError, from_dict
-from plm_core.sections.models import MODELS
+from plm_core.configs.architectures import MODELS
 from plm_core.training.optimizer import Optimizer, OptimizerConfig, hidden_matrices
 
 MUON = OptimizerConfig(0.05, 0, name="muon")

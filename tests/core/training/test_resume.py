@@ -11,7 +11,7 @@ import torch
 from folds import CONFIG, plain, same
 from torch.distributed.checkpoint.staging import DefaultStager
 
-from plm_core.files import write_checksums
+from plm_core.shared.files import write_checksums
 from plm_core.training import snapshot
 from plm_core.training.loop import Stopped
 from plm_core.training.ranks import Ranks

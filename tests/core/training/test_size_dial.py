@@ -6,9 +6,9 @@ import pytest
 
 from plm_core import checkpoint
 from plm_core.config import UserError, from_dict
-from plm_core.training.config import LoopConfig, OptimizerConfig
-from plm_core.training.sizes import OBJECTIVES, TIMES, learning_rate, recipe_for, rows, sized
-from tasks.settings.pretraining import PretrainConfig, require_trainable
+from plm_core.training.size_presets import OBJECTIVES, TIMES, learning_rate, recipe_for, rows, sized
+from plm_core.training.training_config import LoopConfig, OptimizerConfig
+from tasks.parameters.pretrain_config import PretrainConfig, require_trainable
 
 # Brown et al. 2020, table 2.1: layers, width, batch in 2^20 tokens, learning rate.
 TABLE = {

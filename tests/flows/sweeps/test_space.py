@@ -5,9 +5,9 @@ import math
 import pytest
 import yaml
 
-from flows.outcome import UserError
-from flows.settings import read_section
-from flows.sweeps.space import Range, Sweep
+from flows.flow_configs import read_section
+from flows.sweeps.study import Range, Sweep
+from plm_core.shared.errors import UserError
 
 GOOD = {
     "metric": "pretrain-gpt/valid_loss",

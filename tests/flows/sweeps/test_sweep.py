@@ -13,9 +13,9 @@ import pytest
 import yaml
 from toys import alive, git, wait_for
 
-from flows import machine
-from flows.machine import Machine
-from flows.stages import Stage
+from flows.processes import resources
+from flows.processes.resources import Machine
+from flows.run.graph import Stage
 from flows.sweeps import sweep as sweeps
 
 GRAPH = """
@@ -196,7 +196,7 @@ def test_trials_side_by_side_divide_the_gpus_and_the_cores(monkeypatch, jobs, mo
     there = tuple(f"GPU-{os.getpid()}-{number}" for number in range(4))
     for name, value in sweeps._share(Machine(8, there, most), jobs).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(machine, "visible", lambda: there)
+    monkeypatch.setattr(resources, "visible", lambda: there)
     assert Machine.detect().cores == cores
     # Each claims devices that no other one has.
     trials = [Machine.detect() for _ in range(min(jobs, 4))]

@@ -3,8 +3,7 @@
 import pytest
 
 from flows.sweeps import sweep as sweeps
-from flows.sweeps.space import Range, Sweep
-from flows.sweeps.study import WARM, best, distribution, ended, opened, params_of
+from flows.sweeps.study import WARM, Range, Sweep, best, distribution, ended, opened, params_of
 from flows.sweeps.sweep import Trials
 
 SPACE = {"x": Range(0.0, 6.0), "n": Range(1, 8, log=True), "k": ["a", "b"]}

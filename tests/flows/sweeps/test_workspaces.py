@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from toys import git
 
-from flows.outcome import UserError
-from flows.sweeps import workspaces
-from flows.sweeps.workspaces import Workspaces
+from flows.sweeps import trial_checkouts
+from flows.sweeps.trial_checkouts import Workspaces
+from plm_core.shared.errors import UserError
 
 PARAMS = "a:\n  x: 1 # a comment\n  y: 2\n"
 
@@ -31,7 +31,7 @@ def made(root):
 
 
 def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root, made, monkeypatch):
-    monkeypatch.setattr(workspaces, "LARGEST", 10)
+    monkeypatch.setattr(trial_checkouts, "LARGEST", 10)
     (root / "code.py").write_text("two\n")
     (root / "new.py").write_text("new\n")
     (root / "large.bin").write_text("x" * 11)
@@ -84,7 +84,7 @@ def test_a_trial_that_is_there_is_as_it_was_left_and_one_half_made_is_made_anew(
 
 
 def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_checkout_goes(root, made, monkeypatch):
-    monkeypatch.setattr(workspaces, "LARGEST", 10)
+    monkeypatch.setattr(trial_checkouts, "LARGEST", 10)
     (root / "large.bin").write_text("x" * 11)
     (root / "data").mkdir()
     (root / "data/raw.txt").write_text("raw")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.sources import read_source
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import ExamplesConfig, write_examples
+from plm_core.benchmarks.task_sources import read_source
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.config import UserError
 
 NAMES = [name for name, row in TASKS.items() if row.published and row.published.hub]

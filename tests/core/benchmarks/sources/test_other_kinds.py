@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from plm_core.benchmarks.examples import Answer, Example
-from plm_core.benchmarks.sources import counts, read_source, shared
-from plm_core.benchmarks.table import TASKS
+from plm_core.benchmarks.example_readers import Answer, Example
 from plm_core.benchmarks.task import ExamplesConfig, read_examples, write_examples
+from plm_core.benchmarks.task_sources import counts, read_source, shared
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.config import UserError, from_dict
 
 NER = {"kind": "token_classification", "labels": ["PER", "LOC"], "score": "entity_f1"}

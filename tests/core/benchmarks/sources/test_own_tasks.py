@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.sources import read_source
+from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import ExamplesConfig
+from plm_core.benchmarks.task_sources import read_source
 from plm_core.config import UserError, from_dict
 
 TICKETS = {

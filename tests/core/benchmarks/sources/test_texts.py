@@ -2,10 +2,10 @@
 
 import pytest
 
-from plm_core.benchmarks import texts
-from plm_core.benchmarks.examples import SPLITS, Example
-from plm_core.benchmarks.table import TASKS
-from plm_core.benchmarks.texts import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, beginnings, eras, next_passages
+from plm_core.benchmarks import task_sources
+from plm_core.benchmarks.example_readers import SPLITS, Example
+from plm_core.benchmarks.task_sources import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, beginnings, eras, next_passages
+from plm_core.benchmarks.task_table import TASKS
 from plm_core.config import UserError
 from plm_core.corpus import document as module
 from plm_core.corpus.document import Document, write_documents
@@ -28,11 +28,11 @@ def test_of_a_large_split_some_documents_are_read_and_that_is_said(documents, tm
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
     for split in SPLITS:
         write_documents(tmp_path / f"{split}.parquet", documents if split == "train" else documents[:4])
-    whole, said = texts.read("next", tmp_path)
+    whole, said = task_sources.read_corpus_task("next", tmp_path)
     assert said == []
     assert whole["train"] == list(next_passages(documents))
-    monkeypatch.setattr(texts, "READ_BYTES", 30_000)
-    some, said = texts.read("next", tmp_path)
+    monkeypatch.setattr(task_sources, "READ_BYTES", 30_000)
+    some, said = task_sources.read_corpus_task("next", tmp_path)
     read = {example.group for example in some["train"]}
     groups = -(-len(documents) // 2)
     count = -(-len(read) // 2)  # the last may have one document
@@ -118,7 +118,7 @@ def test_of_a_script_without_spaces_a_pair_has_the_characters_where_its_passages
     ids=["one paragraph", "without sentences", "without spaces"],
 )
 def test_a_document_of_one_paragraph_is_parted_and_nothing_of_it_is_lost(text, monkeypatch):
-    monkeypatch.setattr(texts, "SEAM", 10**6)
+    monkeypatch.setattr(task_sources, "SEAM", 10**6)
     documents = [Document(str(i), f"{text}{i}" * 3, "s") for i in range(40)]
     examples = list(next_passages(documents))
     assert {e.label for e in examples} == {0, 1}

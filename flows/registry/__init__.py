@@ -1,0 +1,1 @@
+"""The models in MLflow's registry: how a checkpoint becomes a version, is judged, and becomes the champion."""

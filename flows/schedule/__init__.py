@@ -1,0 +1,1 @@
+"""Runs on a schedule: deployment, history, notifications, and the Prefect server."""

@@ -1,0 +1,129 @@
+"""``plm deploy``: the flow on a schedule, for as long as this process runs.
+
+``infra/systemd`` keeps this process alive; ``infra/work-pools/process.yaml`` does the same with a work pool.
+"""
+
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.run.checkout import at_work
+from flows.run.pipeline import prepare_environment
+from flows.schedule import history, prefect_server
+from flows.schedule.prefect_server import FLOW
+from plm_core.shared.errors import UserError
+from plm_core.shared.mlflow_stores import shown
+
+if TYPE_CHECKING:
+    from prefect.schedules import Schedule
+
+AGAIN_S = 5.0
+"""How often to look for a server that has gone away."""
+
+
+def serve(root: Path, cron: str, name: str = "scheduled") -> None:
+    """Run the flow of this checkout on a cron schedule (UTC) until interrupted.
+
+    A run that is due while another is at work in the checkout is skipped. Of the runs that were due while nobody served
+    them, the newest is made up for; so is the last one if it was killed. Raises UserError: the cron line is wrong, no
+    Prefect server is configured or answers, or for the reasons of ``serve_schedule``.
+    """
+    url = prefect_server.configured_url()
+    if url is None:
+        raise UserError(
+            "PREFECT_API_URL: not set, and a schedule needs a server; start one with `plm ui prefect`"
+            " and set PREFECT_API_URL=http://127.0.0.1:4200/api"
+        )
+    prepare_environment(root)
+    deadline = time.monotonic() + prefect_server.START_S  # it may be starting, too
+    if not prefect_server.answers(url):
+        print(f"waiting up to {prefect_server.START_S:.0f} s for the Prefect server at {shown(url)}", flush=True)
+    while not prefect_server.answers(url) and time.monotonic() < deadline:
+        time.sleep(1)
+    prefect_server.require(url, "is `plm ui prefect` running?")
+    from prefect.client.schemas.schedules import CronSchedule
+    from prefect.schedules import Cron
+
+    try:
+        first = prefect_server.next_run(CronSchedule(cron=cron, timezone="UTC"), datetime.now(UTC))
+        if len(cron.split()) > 5:
+            raise ValueError("the sixth is taken for seconds")
+    except ValueError as error:  # also if it is never due, such as on 31 February
+        raise UserError(
+            f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
+        ) from error
+    history.expect(root, first)
+    serve_schedule(root, Cron(cron), name, url)
+
+
+def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> None:
+    """Like ``serve``, with any Prefect schedule, against the server at ``url``; waits for a server that is away. Raises
+    UserError: another checkout's schedule has this name."""
+    import httpx
+    from prefect.types.entrypoint import EntrypointType
+
+    from flows.run.flow import plm
+
+    try:
+        _tidy(root, name)
+        plm.serve(
+            name=name,
+            schedule=schedule,
+            paused=False,  # an earlier version of this command may have left it paused
+            # A run that was due while nobody served it waits, and is made up for.
+            pause_on_shutdown=False,
+            parameters={"root": str(root.resolve())},
+            tags=[f"{prefect_server.TAG}{prefect_server.checkout_name(root)}", root.resolve().name],
+            # Not the file's path, which would be relative to the folder in which this process started.
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+    except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup) as error:
+        if prefect_server.answers(url):
+            why = f"Prefect at {shown(url)}: {prefect_server.said(error)}; trying again"
+        else:
+            why = f"no Prefect server answers at {shown(url)}; the schedule waits for it"
+        print(f"warning: {why}", flush=True)
+        time.sleep(AGAIN_S)
+        while not prefect_server.answers(url):
+            time.sleep(AGAIN_S)
+        # As a new process: what Prefect leaves in this one would accept runs and never start them.
+        os.execv(sys.executable, sys.orig_argv)
+
+
+def _tidy(root: Path, name: str) -> None:
+    """Delete all but the newest of the runs that wait for this schedule: each run covers everything.
+
+    If none waits and the last run was killed, have one start now. Raises UserError: the schedule of this name belongs
+    to another checkout, which would never run again.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            known = client.read_deployment_by_name(f"{FLOW}/{name}")
+        except ObjectNotFound:
+            return
+        if not prefect_server.of_checkout(known, root):
+            raise UserError(
+                f"the schedule {FLOW}/{name} of this Prefect server belongs to another checkout,"
+                f" {known.parameters.get('root')}; expected another --name,"
+                f" or, if that one is no longer used, `prefect deployment delete {FLOW}/{name}` first"
+            )
+        waiting = {"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": datetime.now(UTC)}}
+        late = client.read_flow_runs(
+            deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [known.id]}}),
+            flow_run_filter=FlowRunFilter.model_validate(waiting),
+            sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        )
+        for run in late[1:]:
+            client.delete_flow_run(run.id)
+        last = history.Nights.read(root)
+        if not late and last.begun and not last.ended and not at_work(root):
+            client.create_flow_run_from_deployment(known.id)
+            print(f"the run that began at {history.moment(last.begun)} was killed: it is made up for now", flush=True)

@@ -1,0 +1,306 @@
+"""Zero-, one- and few-shot evaluation: a task's test examples as prompts, a causal model's answers, and their scores.
+
+The answer is the option with the highest log p(option | prompt), summed over its tokens (Radford et al. 2019, section
+3; Brown et al. 2020, section 2.4). Prompt and option are one text to the tokenizer, as in lm-evaluation-harness's
+``_encode_pair``, so that the model sees the tokens that it was trained on.
+
+Shapes: B rows, T positions, N predictions, D width, V vocabulary, K options.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from plm_core.benchmarks.example_readers import Example
+from plm_core.benchmarks.prompts import SEAM, Prompt, Shots
+from plm_core.benchmarks.task import GlueTask
+from plm_core.checkpoint import Loaded
+from plm_core.config import UserError
+from plm_core.evaluation import significance
+from plm_core.evaluation.answers import Answers, score_by_subset
+from plm_core.objectives import OBJECTIVES
+from plm_core.text.tokenizers import EOS, PAD, Tokenizer
+
+ROWS = 32
+"""Rows per batch."""
+BETWEEN_SHOTS = "\n\n"
+"""What follows each shot, as between paragraphs."""
+
+# The options of one question, as tokens.
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt and its K options as tokens, and what was left out of the prompt."""
+
+    prompt: list[int]
+    """The prompt's tokens, without the EOS before them."""
+    options: list[list[int]]
+    """``[K]``: the tokens of each option, beginning with a space; none is empty."""
+    shots: int = 0
+    """How many of the shots are in the prompt."""
+    cut: bool = False
+    """Whether the beginning of the prompt was cut."""
+
+
+def question(
+    tokenizer: Tokenizer, prompt: str, options: Sequence[str], context: int, shots: Sequence[str] = ()
+) -> Question:
+    """The tokens of a prompt with its options, in a model's ``context``.
+
+    ``shots`` are answered prompts, the nearest first. A prompt that is too long loses the farthest shots, then its own
+    beginning: all options follow the same tokens.
+
+    Raises:
+        ValueError: an option has no token, or more than the context holds.
+    """
+    for held in range(len(shots), -1, -1):
+        before = "".join(shot + BETWEEN_SHOTS for shot in reversed(shots[:held]))
+        texts = [before + prompt, *(before + prompt + SEAM + option for option in options)]
+        first, *rest = (tokenizer.encode(text) for text in texts)
+        # Tokens that would differ without the option belong to it, and then to every option: all are compared on the
+        # same text.
+        differs = (i for i, tokens in enumerate(zip(first, *rest, strict=False)) if len(set(tokens)) > 1)
+        shared = next(differs, min(map(len, (first, *rest))))
+        asked = first[:shared]
+        answers = [ids[shared:] for ids in rest]
+        room = context - max(map(len, answers))
+        if len(asked) <= room and all(answers):
+            return Question(asked, answers, held)
+    if not all(answers):
+        raise ValueError(f"the option {options[answers.index([])]!r} has no token; expected at least one")
+    if room < 0:
+        longest = options[max(range(len(options)), key=lambda i: len(answers[i]))]
+        raise ValueError(
+            f"the option {longest!r} has {context - room} tokens; expected at most {context}, the model's context"
+        )
+    return Question(asked[len(asked) - room :], answers, cut=True)
+
+
+Ranker = Callable[[Any, Sequence[Question], torch.device], list[list[float]]]
+"""From a model and questions to log p(option | prompt), at most 0, of each one's options, in order."""
+
+
+@torch.no_grad()
+def likelihoods(model: Any, questions: Sequence[Question], device: torch.device) -> list[list[float]]:
+    """log p of each option of each question, in order.
+
+    ``model`` has ``read`` and ``logits``, and reads from left to right. A sequence that is a prefix of another one (as
+    with options of one token) is read with it; rows of similar length form a batch, padded at the end.
+    """
+    model.eval()
+    sequences = [(EOS, *each.prompt, *option[:-1]) for each in questions for option in each.options]
+    options = [option for each in questions for option in each.options]
+    rows: list[tuple[int, ...]] = []
+    row_of = {}
+    # In this order a sequence comes right after those that it is a prefix of.
+    for sequence in sorted(set(sequences), reverse=True):
+        if not rows or rows[-1][: len(sequence)] != sequence:
+            rows.append(sequence)
+        row_of[sequence] = len(rows) - 1
+    wanted: list[list[int]] = [[] for _ in rows]
+    for number, sequence in enumerate(sequences):
+        wanted[row_of[sequence]].append(number)
+    found = [0.0] * len(options)
+    order = sorted(range(len(rows)), key=lambda row: (-len(rows[row]), rows[row]))
+    for start in range(0, len(order), ROWS):
+        batch = order[start : start + ROWS]
+        ids = pad_sequence([torch.tensor(rows[row]) for row in batch], batch_first=True, padding_value=PAD)
+        hidden = model.read(ids.to(device))
+        sought = [(place, number) for place, row in enumerate(batch) for number in wanted[row]]
+        predicted = [
+            (place, len(sequences[n]) - len(options[n]) + i, token)
+            for place, n in sought
+            for i, token in enumerate(options[n])
+        ]
+        row, position, target = (list(part) for part in zip(*predicted, strict=True))
+        logits = model.logits(hidden[row, position])
+        nats = -F.cross_entropy(logits, torch.tensor(target, device=device), reduction="none").double()
+        by_token = iter(nats.tolist())
+        for _, number in sought:
+            found[number] = math.fsum(next(by_token) for _ in options[number])
+    each = iter(found)
+    return [[next(each) for _ in asked.options] for asked in questions]
+
+
+# Which option is the answer.
+
+
+RULES = ("sum", "per_byte", "per_token", "unconditional")
+"""The variants of the choice: the option with the highest value is the answer, the first one if several are equal.
+
+* ``sum``: the likelihood itself, ``acc`` of lm-evaluation-harness; it favours short options.
+* ``per_byte``: divided by the option's length in bytes, whatever the tokenizer; its ``acc_norm``, which counts
+  characters, is the same for ASCII.
+* ``per_token``: divided by the number of tokens (Brown et al. 2020, section 2.4).
+* ``unconditional``: p(option | prompt) / p(option | answer context) (Brown et al. 2020, section 2.4): what the texts
+  add. The answer context is what the template has after its last text, as in the domain-conditional PMI of Holtzman et
+  al. 2021, "Surface Form Competition", equation 3.
+"""
+
+
+def chosen(
+    texts: Sequence[str], tokens: Sequence[int], nats: Sequence[float], alone: Sequence[float]
+) -> dict[str, int]:
+    """Which of the K options each of ``RULES`` takes: all have ``[K]`` values, ``texts`` without the space before them,
+    ``tokens`` their number, ``nats`` log p by the prompt, ``alone`` log p by the answer context."""
+    values = (
+        nats,
+        [log / len(text.encode()) for log, text in zip(nats, texts, strict=True)],
+        [log / count for log, count in zip(nats, tokens, strict=True)],
+        [log - other for log, other in zip(nats, alone, strict=True)],
+    )
+    return {rule: max(range(len(nats)), key=value.__getitem__) for rule, value in zip(RULES, values, strict=True)}
+
+
+# A task's examples as questions, and what the answers are worth.
+
+COLUMNS = ("id", "sha256", "subset", "label", "prediction", *RULES[1:], "shots", "cut", "overlap")
+"""The columns of a file with one row per example: ``prediction`` is by the sum, the next ones by the other rules."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task with its prompt."""
+
+    task: GlueTask
+    prompt: Prompt
+    test: list[Example]
+    overlaps: list[float]
+    """The share of each test example's n-grams that occurs in the training text."""
+    train: list[Example]
+    """The examples that shots are drawn from."""
+    seed: int
+    """The seed for drawing shots."""
+    words: int | None
+    """At most this many words of each text are shown; None: all."""
+
+    def options(self, example: Example) -> tuple[str, ...]:
+        """The possible answers to the example, in the order of the class ids."""
+        return example.choices or tuple(self.prompt.options[label] for label in self.task.labels)
+
+    def ask(self, example: Example) -> str:
+        """The example's prompt."""
+        return self.prompt.ask(example, self.words)
+
+    def show(self, example: Example) -> str:
+        """The example as a shot: its prompt with the right answer."""
+        return self.ask(example) + SEAM + self.options(example)[int(example.label)]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A model's answer to a test example."""
+
+    example: Example
+    said: dict[str, int]
+    """The class by each of ``RULES``."""
+    shots: int
+    """The number of shots that the context had room for."""
+    cut: bool
+    """Whether some of the example's own text was left out."""
+    overlap: float
+
+
+def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> list[Answer]:
+    """A model's answer to each test example after at most ``shots`` shots, in order.
+
+    Raises:
+        UserError: an option is longer than the model's context, or two are the same to its tokenizer.
+    """
+    pool = Shots(asked.train, asked.seed)
+    ask = partial(question, loaded.tokenizer, context=loaded.model.config.context)
+    try:
+        # Each question, and by options the question without any text of the example.
+        alone = {o: ask(asked.prompt.ending, o) for o in dict.fromkeys(map(asked.options, asked.test))}
+        read = [
+            ask(asked.ask(example), asked.options(example), shots=[asked.show(s) for s in pool.draw(example, shots)])
+            for example in asked.test
+        ]
+    except ValueError as error:
+        raise UserError(f"fewshot.tasks: {asked.task.name}: {error}") from error
+    for options, by_itself in alone.items() if asked.prompt.options else ():
+        for i, tokens in enumerate(by_itself.options):
+            if tokens in by_itself.options[:i]:
+                raise UserError(
+                    f"fewshot.prompts.{asked.task.name}.options: to the model's tokenizer {options[i]!r} is the same "
+                    "as another option; expected other words"
+                )
+    place = OBJECTIVES[loaded.config.objective].ranker
+    assert place is not None  # ``FewshotConfig.require_ranker`` checks
+    ranker: Ranker = resolve_name(place)
+    nats = ranker(loaded.model, read, device)
+    nats_alone = dict(zip(alone, ranker(loaded.model, list(alone.values()), device), strict=True))
+    found = []
+    for i, example in enumerate(asked.test):
+        options = asked.options(example)
+        said = chosen(options, [len(tokens) for tokens in read[i].options], nats[i], nats_alone[options])
+        cut = read[i].cut or asked.ask(example) != asked.prompt.ask(example)
+        found.append(Answer(example, said, read[i].shots, cut, asked.overlaps[i]))
+    return found
+
+
+def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: float | None) -> dict[str, float]:
+    """The figures of a task with this number of shots.
+
+    ``score`` is the task's own, by the sum; ``score_<rule>`` is by another rule; ``_low`` and ``_high`` are the ends of
+    its 95 % interval (bootstrap over examples). ``baseline`` always answers the training set's most frequent class.
+    These leave out the ``excluded`` examples, whose overlap with the training text is at least ``contaminated`` (None:
+    none); those that begin with ``all_`` do not. If every example is left out, there is no score.
+
+    ``examples`` counts those that are left; of these ``fewer_shots`` have fewer shots than asked for, ``no_shot`` have
+    none, and ``cut`` are not shown whole.
+    """
+    clean = [each for each in found if contaminated is None or each.overlap < contaminated]
+    figures: dict[str, float] = {
+        "examples": len(clean),
+        "excluded": len(found) - len(clean),
+        "fewer_shots": sum(each.shots < shots for each in clean),
+        "no_shot": sum(each.shots < min(1, shots) for each in clean),
+        "cut": sum(each.cut for each in clean),
+    }
+    majority = int(np.bincount([int(example.label) for example in asked.train]).argmax())
+    for begin, some in (("", clean), ("all_", found)):
+        if not some:
+            continue
+        for rule in RULES:
+            key = f"{begin}score" if rule == "sum" else f"{begin}score_{rule}"
+            results = _results(asked.task, some, [each.said[rule] for each in some])
+            figures[key] = score_by_subset(results)[""]
+            if not begin:
+                interval = significance.interval_of(results)
+                figures |= {f"{key}_low": interval.low, f"{key}_high": interval.high}
+        figures[f"{begin}baseline"] = score_by_subset(_results(asked.task, some, [majority] * len(some)))[""]
+    return figures
+
+
+def rows(task: GlueTask, found: Sequence[Answer]) -> list[tuple[object, ...]]:
+    """The answers as rows of ``COLUMNS``, classes by name."""
+    return [
+        (
+            each.example.id,
+            each.example.sha256,
+            each.example.subset,
+            task.labels[int(each.example.label)],
+            *(task.labels[each.said[rule]] for rule in RULES),
+            each.shots,
+            int(each.cut),
+            repr(each.overlap),
+        )
+        for each in found
+    ]
+
+
+def _results(task: GlueTask, some: Sequence[Answer], said: Sequence[int]) -> Answers:
+    subsets, strata = np.unique([each.example.subset for each in some], return_inverse=True)
+    _, groups = np.unique([each.example.group or each.example.id for each in some], return_inverse=True)
+    labels = np.array([int(each.example.label) for each in some])
+    return Answers(task.score, labels, np.array([said]), strata, task.labels, tuple(map(str, subsets)), groups)

@@ -1,0 +1,82 @@
+"""The results of a fine-tuned model, or of the linear baseline: the answers to examples, their evidence and figures."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pkgutil import resolve_name
+
+from plm_core.benchmarks.example_readers import Example
+from plm_core.benchmarks.task import KINDS, GlueTask
+from plm_core.config import UserError
+from plm_core.evaluation import evaluate_modules
+from plm_core.evaluation.answers import of_numbers
+from plm_core.evaluation.evidence import check_labels
+from plm_core.finetuning.featurize import Rows
+from plm_core.finetuning.task_heads import Predicted, TaskHead, answered_rows
+from plm_core.text.tokenizers import Tokenizer
+
+
+def answered(
+    task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer, threshold: float = 0.0
+) -> Predicted:
+    """Combine answers to rows into answers to examples: class ids, numbers, the tags of all words by name,
+    texts, or ranks."""
+    head: TaskHead = resolve_name(KINDS[task.kind].head)
+    of_examples = head.of_examples(task, answered_rows(rows, predicted, tokenizer), threshold)
+    return Predicted([answer for answer, _ in of_examples], [sure for _, sure in of_examples], predicted.loss)
+
+
+def evidence(task: GlueTask, examples: Sequence[Example], predicted: Predicted, rule: str) -> Iterator[tuple[str, ...]]:
+    """One row per example, in the columns of evidence; ``rule`` becomes ``measured``."""
+    kind = KINDS[task.kind]
+    for e, answer, sure in zip(examples, predicted.answers, predicted.confidences, strict=True):
+        columns = (kind.written(task, kind.gold(task, e)), kind.written(task, answer))
+        confidence = "" if math.isnan(sure) else repr(sure)
+        yield (e.id, e.sha256, e.group, e.subset, *columns, confidence, task.score, rule)
+
+
+def measured(
+    task: GlueTask, train: Sequence[Example], test: Sequence[Example], predicted: Predicted
+) -> dict[str, float]:
+    """The figures of the answers to ``test``, the score of each of its subsets, and the constant baseline.
+
+    A subset has no score if the score is a correlation and all its labels are equal.
+    """
+    kind = KINDS[task.kind]
+    labels, trained = ([kind.gold(task, example) for example in examples] for examples in (test, train))
+    scores = evaluate_modules.scores([task.score, *task.metrics], predicted.answers, labels, task.labels)
+    baseline = evaluate_modules.baseline(task.score, trained, labels, task.labels)
+    found = {"score": scores[task.score], "baseline": baseline, **{name: scores[name] for name in task.metrics}}
+    subsets = [example.subset for example in test]
+    for subset in sorted(set(subsets) - {""}):
+        chosen = [i for i, each in enumerate(subsets) if each == subset]
+        said, right = ([values[i] for i in chosen] for values in (predicted.answers, labels))
+        if not of_numbers(task.score) or len(set(right)) > 1:
+            found[f"{subset}/score"] = evaluate_modules.scores([task.score], said, right, task.labels)[task.score]
+    return found | {"examples": len(test), "train_examples": len(train)}
+
+
+def require_scorable(task: GlueTask, split: str, examples: Sequence[Example]) -> None:
+    """Raise UserError for a correlation if all labels are equal, and for the F1 of a class that no example has."""
+    kind = KINDS[task.kind]
+    try:
+        check_labels(task.score, [kind.written(task, kind.gold(task, example)) for example in examples])
+    except ValueError as error:
+        raise UserError(
+            f"examples.{task.name}: of the {len(examples)} {split} examples that count, {error} "
+            "(finetune.heldout_examples says how many count)"
+        ) from error
+
+
+def score(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:
+    """The task's score on the validation rows, with the best threshold for no answer on them."""
+    kind = KINDS[task.kind]
+    threshold = resolve_name(kind.head).threshold(task, rows, predicted, tokenizer)
+    answers = answered(task, rows, predicted, tokenizer, threshold).answers
+    labels = [kind.gold(task, example) for example in rows.examples]
+    return evaluate_modules.scores([task.score], answers, labels, task.labels)[task.score]
+
+
+def constant(task: GlueTask, predicted: Predicted) -> str | None:
+    """The predicted class, if it is the same for every example."""
+    given = set(predicted.answers) if KINDS[task.kind].has_options else set()
+    return task.labels[int(given.pop())] if len(given) == 1 else None

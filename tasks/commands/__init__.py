@@ -1,0 +1,1 @@
+"""The commands that need the core, one file per command, run as ``python -m tasks.commands.NAME`` by `plm`."""

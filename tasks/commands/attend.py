@@ -1,0 +1,93 @@
+"""The `attend` command: a picture of what each head attends to.
+
+`python -m tasks.commands.attend TEXT --checkpoint DIR`
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from typer import Argument, Option
+
+from plm_core import checkpoint
+from plm_core.attention_maps import attention_maps
+from plm_core.config import UserError
+from plm_core.finetuning.input_formats import input_format_of
+from plm_core.objectives import OBJECTIVES
+from plm_core.training.device import prepare
+from tasks.runtime.stage import main
+
+MOST_TOKENS = 48
+"""More could not be distinguished."""
+PITCH, SMALLEST = 0.125, 1.6
+"""Inches: from token to token, and the shortest side of a map."""
+
+
+def attend(
+    text: Annotated[str, Argument(help="Plot the attention for this text.")],
+    folder: Annotated[Path, Option("--checkpoint", help="Use the checkpoint in this folder.")],
+    out: Annotated[Path, Option(help="Write this PNG file.")] = Path("attention.png"),
+) -> None:
+    """Plot the attention maps of a text: one row of maps per layer, one column per head.
+
+    Raises:
+        UserError: the checkpoint is damaged, or the text has no tokens, or too many.
+    """
+    loaded = checkpoint.load(folder, prepare().device)
+    ids = loaded.tokenizer.encode(text)
+    if not ids:
+        raise UserError("attend.text: found no tokens; expected text")
+    before, after = OBJECTIVES[loaded.config.objective].frame
+    ids = [*before, *ids, *after]
+    most = min(MOST_TOKENS, loaded.model.config.context)
+    if len(ids) > most:
+        raise UserError(f"attend.text: found {len(ids)} tokens, special ones included; expected at most {most}")
+    if out.suffix != ".png" or not out.parent.is_dir():
+        raise UserError(f"attend.out: found {out}; expected a file name that ends in .png, in an existing folder")
+    device = next(loaded.model.parameters()).device
+    input_format = input_format_of(loaded.config.objective, loaded.config.model)
+    maps = attention_maps(loaded.model, torch.tensor([ids], device=device), input_format).float().cpu().numpy()
+    # A space is shown as an open box, a newline as an arrow.
+    labels = [loaded.tokenizer.piece(i).replace("▁", "␣").replace("\n", "↵") for i in ids]
+
+    # A grid of maps [L, H, T, T], whose left and lower edges are labelled with the tokens.
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import colors, pyplot
+
+    L, H, T, _ = maps.shape
+    side = max(SMALLEST, PITCH * T)
+    width, height = side * H + 2.2, side * L + 1.8
+    # In points. A large grid is viewed from further away, but token labels are always read up close.
+    names = max(9.0, 4 * side)
+    heading = min(40.0, max(11.0, width))
+    figure, grid = pyplot.subplots(L, H, figsize=(width, height), squeeze=False, layout="constrained")
+    # Most weights are small: a square-root scale makes them visible, and the colour bar shows it.
+    scale = colors.PowerNorm(0.5, 0, 1)
+    for layer in range(L):
+        for head in range(H):
+            axes = grid[layer, head]
+            image = axes.imshow(maps[layer, head], cmap="Blues", norm=scale, interpolation="nearest")
+            axes.set(xticks=[], yticks=[])
+            axes.tick_params(length=0, labelsize=7, labelfontfamily="monospace")
+            if layer == 0:
+                axes.set_title(f"head {head + 1}", fontsize=names)
+            if head == 0:
+                axes.set_ylabel(f"layer {layer + 1}", fontsize=names)
+                axes.set_yticks(range(T), labels, parse_math=False)
+            if layer == L - 1:
+                axes.set_xticks(range(T), labels, rotation=90, parse_math=False)
+    bar = figure.colorbar(image, ax=grid, shrink=min(1.0, max(0.25, 3 / (side * L))), aspect=20, pad=0.01)
+    bar.set_label("weight", fontsize=names)
+    bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
+    bar.ax.tick_params(labelsize=names - 1)
+    figure.suptitle(f"{loaded.config.architecture}, {loaded.config.objective}: attention weights", fontsize=heading)
+    figure.supxlabel("the row's token attends to the column's token", fontsize=names)
+    figure.savefig(out, dpi=110)
+    pyplot.close(figure)
+    print(f"{out}: {L} layer(s), {H} head(s), {T} tokens")
+
+
+if __name__ == "__main__":
+    main(attend, gpus=1)

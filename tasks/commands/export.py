@@ -1,0 +1,35 @@
+"""The `export` command: a checkpoint in another program's format.
+
+`python -m tasks.commands.export DIR --checkpoint DIR`
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from plm_core.interchange import export_hf
+from plm_core.interchange.gguf_files import export_gguf
+from plm_core.shared.options import Formats
+from tasks.runtime.stage import main
+
+
+def export(
+    target: Annotated[Path, Argument(metavar="TARGET", help="Write this new folder, or this new .gguf file.")],
+    checkpoint: Annotated[Path, Option(help="Read the checkpoint in this folder.")],
+    to: Annotated[Formats, Option(help="Write this format.")] = "hf",
+) -> None:
+    """Write a checkpoint as a Hugging Face transformers folder or a GGUF file.
+
+    Raises:
+        UserError: the checkpoint is damaged or has no counterpart there, or ``target`` is not new.
+    """
+    if to == "hf":
+        export_hf(checkpoint, target)
+    else:
+        export_gguf(checkpoint, target, to)
+    print(f"{target}: written{'; its README.md says how to load it' if (target / 'README.md').is_file() else ''}")
+
+
+if __name__ == "__main__":
+    main(export)

@@ -1,0 +1,73 @@
+"""The gate as a process: ``python -m tasks.commands.gate --challenger DIR [--champion DIR] --out decision.json``.
+
+It reads the section ``promotion`` of ``params.yaml`` in the working directory and two evidence folders, and writes the
+decision. Exit status 0 whether or not the challenger passed (the file says so), 2 if a parameter or the evidence cannot
+be used.
+"""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+from plm_core.evaluation.evidence import SCORE, task_files
+from plm_core.evaluation.gate_rules import EVERY_TASK, GateRules, source
+from plm_core.evaluation.promotion_gate import also_against, decide, read_evidence
+from plm_core.shared import paths
+from plm_core.shared.files import atomic_text
+from tasks.parameters import stage_parameters
+from tasks.reporting.decision_record import as_page, record, shortened
+from tasks.reporting.worth import WORTH
+from tasks.runtime.stage import main
+
+
+def judge(
+    challenger: Annotated[Path, Option(help="Judge the model with this evidence folder.")],
+    out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
+    champion: Annotated[Path | None, Option(help="Compare it with the champion in this evidence folder.")] = None,
+    asked: Annotated[int, Option(min=0, help="This many others have already been compared with this champion.")] = 0,
+    earlier: Annotated[
+        tuple[str, Path] | None,
+        Option(help="Compare the likelihood with this earlier version and evidence folder too."),
+    ] = None,
+    about: Annotated[Path | None, Option(help="Write the decision record too, with the facts in this file.")] = None,
+) -> None:
+    """Judge a challenger by its evidence, write the decision, print its reasons.
+
+    Raises:
+        UserError: a parameter or the evidence cannot be used.
+    """
+    rules = stage_parameters.without("promotion", "registered_model", GateRules).for_evidence(challenger, champion)
+    evidence = read_evidence(challenger, rules)
+    other = read_evidence(champion, rules, partial=True) if champion else None
+    decision = decide(evidence, other, rules, asked=asked)
+    if earlier and decision.table:
+        before = read_evidence(earlier[1], rules, partial=True)
+        decision = also_against(decision, evidence, earlier[0], before, rules)
+    if asked and champion:
+        note = f"promotion.alpha is divided by {asked + 1}: this is challenger {asked + 1} of this champion"
+        decision = replace(decision, reasons=[*decision.reasons, note])
+    rows: list[dict[str, Any]] = []
+    for row in decision.table:
+        table = None if row.metric == EVERY_TASK or row.difference is None else evidence.tables[source(row.metric)]
+        counts = {"examples": len(table.examples) if table else None, "groups": table.groups if table else None}
+        rows.append(asdict(row) | {"tolerance": rules.metrics[row.metric].tolerance} | counts)
+    missing = task_files(champion).keys() - task_files(challenger) if champion else ()
+    note = "the challenger was not measured on it"
+    rows += ({"metric": f"{task}/{SCORE}", "verdict": "not measured", "note": note} for task in sorted(missing))
+    result = asdict(decision) | {"table": rows}
+    if about and decision.table:  # it is empty while the examples differ
+        known = json.loads(about.read_text(encoding="utf-8"))
+        sides = [side for side in (other, evidence) if side]
+        worth = paths.REPORT / WORTH.format(known["sides"][-1]["tags"].get("plm.model", ""))
+        result["worth"] = worth.read_text(encoding="utf-8") if worth.is_file() else ""
+        text = record(result, sides, known["sides"], known["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
+        result |= {"description": shortened(text), "page": as_page(text)}
+    atomic_text(out, json.dumps(result, indent=2, allow_nan=False) + "\n")
+    print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main(judge)

@@ -1,0 +1,128 @@
+"""A section of ``pretrain``, and its checks that need neither data nor torch."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import PositiveInt
+
+from plm_core.config import UserError, from_dict, section
+from plm_core.configs.architectures import MODELS, differing, shape
+from plm_core.configs.checkpoint_description import CONFIG_FILE, read_description
+from plm_core.objectives import build_objective
+from plm_core.shared.files import CHECKSUMS, sha256_file
+from plm_core.text.tokenizer_kinds import open_tokenizer
+from plm_core.training.size_presets import sized
+from plm_core.training.training_config import LoopConfig, LoRAConfig
+from tasks.parameters import stage_parameters
+
+
+@section
+class StartConfig:
+    """Section ``pretrain.<name>.start``: because of the digest, DVC notices a change of the checkpoint."""
+
+    checkpoint: str
+    """A checkpoint's folder, such as ``plm import`` writes; ``architecture`` and ``model`` must match it."""
+    sha256: str
+    """Its digest, as ``plm import`` prints it."""
+
+
+@section
+class PretrainConfig:
+    """Section ``pretrain.<name>`` of the parameters."""
+
+    architecture: str
+    """A name in ``plm_core.configs.architectures.MODELS``."""
+    objective: dict[str, Any]
+    """``name``, one in ``plm_core.objectives.OBJECTIVES``, and that objective's own parameters."""
+    model: dict[str, Any]
+    """The architecture's configuration, without the vocabulary; ``preset`` names a published size to start from."""
+    training: LoopConfig
+    """The loop and its optimizer."""
+    valid_windows: PositiveInt = 256
+    """How many windows of the validation split are used to choose the best checkpoint."""
+    start: StartConfig | None = None
+    """The checkpoint whose weights and tokenizer training starts from; null to start from random weights."""
+    lora: LoRAConfig | None = None
+    """Only with a ``start``: train what follows the blocks, and small additions to their matrices, which are added to
+    them in the end; null to train all weights."""
+    row_length: PositiveInt | None = None
+    """The tokens of a row of a batch, at most ``model.context``, which is the default. Short rows cost less (Devlin et
+    al. 2019, appendix A.2)."""
+
+    def __post_init__(self) -> None:
+        if "vocab_size" in self.model:
+            raise ValueError("model.vocab_size: is that of the tokenizer; expected it to be left out")
+        if self.start is None and (self.lora or not self.training.steps):
+            what = "lora: found a section" if self.lora else "training.steps: found 0"
+            raise ValueError(f"{what}, but no start; expected a published model to start from (`plm import`)")
+
+    def rows(self, sizes: Any) -> Any:
+        """The model's sizes, with the length of the rows of a batch as their context.
+
+        Raises:
+            ValueError: ``row_length`` is more than the model's context.
+        """
+        if (length := self.row_length or sizes.context) > sizes.context:
+            raise ValueError(f"row_length: {length} is more than model.context ({sizes.context})")
+        return replace(sizes, context=length)
+
+
+def pretrain_section(name: str) -> tuple[PretrainConfig, dict[str, Any]]:
+    """Section ``pretrain.<name>``, and its parameters with what its ``size`` fills in."""
+    section = f"pretrain.{name}"
+    given = stage_parameters.read(section)
+    filled = sized(given, section)
+    return from_dict(PretrainConfig, filled, section), given | filled
+
+
+def require_start(config: PretrainConfig, starts: Collection[str], section: str) -> None:
+    """Check the checkpoint to start from, if there is one, without reading its weights.
+
+    ``starts`` are those of the tokenizer; empty if they are not known yet.
+
+    Raises:
+        UserError: it is missing, not the one that ``sha256`` names, made with another tokenizer, or another model.
+    """
+    if config.start is None:
+        return
+    folder = Path(config.start.checkpoint)
+    where = f"{section}.start.checkpoint: {folder}"
+    if not (folder / CHECKSUMS).is_file():
+        raise UserError(f"{where} is missing; expected a checkpoint (`plm import`)")
+    if (found := sha256_file(folder / CHECKSUMS)) != config.start.sha256:
+        raise UserError(f"{section}.start.sha256: {folder} is {found}; expected {config.start.sha256}")
+    theirs = read_description(folder)
+    if starts and theirs.tokenizer_sha256 not in starts:
+        raise UserError(
+            f"{where} was made with another tokenizer; expected in its section of tokenizers: "
+            f"given: {{file: {open_tokenizer(folder).path}, sha256: {theirs.tokenizer_sha256}}}"
+        )
+    if config.architecture != theirs.architecture:
+        found = f"{section}.architecture: found {config.architecture}"
+        raise UserError(f"{found}; expected {theirs.architecture}, as in {folder}, from which it starts")
+    their_model = shape(theirs.architecture, theirs.model, str(folder / CONFIG_FILE))
+    model = shape(config.architecture, config.model | {"vocab_size": their_model.vocab_size}, section)
+    if names := differing(model, their_model):
+        ours, expected = (", ".join(f"{n}: {getattr(m, n)}" for n in names) for m in (model, their_model))
+        raise UserError(f"{section}.model: found {ours}; expected {expected}, as in {folder}, from which it starts")
+
+
+def require_trainable(config: PretrainConfig, vocab_size: int, section: str) -> None:
+    """Check everything about a pretraining run that needs no data.
+
+    Raises:
+        UserError: the section describes no model, or one that its objective does not train.
+    """
+    model = shape(config.architecture, config.model | {"vocab_size": vocab_size}, section)
+    objective = build_objective(config.objective, f"{section}.objective")
+    if (asked := config.objective["name"]) not in (able := MODELS[config.architecture].objectives):
+        raise UserError(
+            f"{section}.objective.name: {asked} cannot train architecture {config.architecture}; expected "
+            f"{' or '.join(able)}"
+        )
+    try:
+        objective.require_fit(config.rows(model))
+    except ValueError as error:
+        raise UserError(f"{section}.{error}") from error

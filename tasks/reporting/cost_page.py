@@ -1,0 +1,36 @@
+"""The page on what training runs cost: ``python -m tasks.reporting.cost_page``.
+
+Written by the stage report, and by ``plm run`` at its end, when MLflow knows the runs. Not by training stages, which
+would depend on the wording of a page.
+"""
+
+import sys
+
+from plm_core.shared import paths
+from plm_core.shared.files import atomic_text
+from plm_core.templates import render
+from tasks.reporting.html_page import page
+from tasks.reporting.training_costs import read
+
+
+def meters() -> None:
+    """Write ``artifacts/meters/index.html`` from the files of all training runs; a full disk is only a warning."""
+    found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := read(file)) is not None]
+    links = {each.stage: link for each in found if (link := _link(each.stage))}
+    text = render("tasks/reporting/templates/costs.md.j2", trainings=found, links=links)
+    try:
+        atomic_text(paths.METERS / "index.html", page("tasks/reporting/templates/costs.html.j2", text))
+    except OSError as error:
+        print(f"warning: {paths.METERS}: {error}; the page of the meters is not written", file=sys.stderr, flush=True)
+
+
+def _link(stage: str) -> str | None:
+    """The address of the training run in MLflow; None if MLflow does not have it yet."""
+    try:
+        return (paths.RUN_LINKS / f"{stage}.txt").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    meters()

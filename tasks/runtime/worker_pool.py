@@ -1,0 +1,51 @@
+"""The processes that work on the parts of a corpus for a stage. Used by the stages that have parts."""
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from plm_core.config import UserError, digest
+from plm_core.corpus.part_pool import Pool
+from plm_core.shared import environment, paths
+from tasks.runtime.stage import Stage
+from tasks.runtime.torchrun_launcher import ask_for_help
+
+
+@contextlib.contextmanager
+def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
+    """Yield a pool for the block, which resumes where a run of the same stage was killed or ran out of disk space.
+
+    ``parameters`` are what results depend on besides the stage's inputs and its code; the pool's folder is named after
+    all of them. It is deleted when the block succeeds, or fails with a UserError, which a retry would not fix.
+    """
+    folder = paths.PARTS / stage.name / digest(*parameters, stage.inputs, stage.guard.code)[:16]
+    for other in folder.parent.glob("*"):
+        if other != folder:
+            _discard(other)
+    if folder.exists():
+        print(f"{stage.name}: resuming with the finished parts in {folder}", flush=True)
+    command = [sys.executable, "-m", "plm_core.corpus.part_pool", str(folder), str(environment.processes())]
+    found = Pool(folder, environment.processes(), ask=lambda: ask_for_help(command))
+    keep = True
+    try:
+        yield found
+        keep = False
+    except UserError:
+        keep = False
+        raise
+    finally:
+        found.end()
+        if not keep:
+            _discard(folder)
+            shutil.rmtree(folder.parent, ignore_errors=True)  # another node may just be leaving
+
+
+def _discard(folder: Path) -> None:
+    """Delete a folder, renamed first, or what is left of a half-deleted one would be taken for results."""
+    going = folder.with_name(f".{folder.name.lstrip('.')}.going")
+    shutil.rmtree(going, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(going)
+    shutil.rmtree(going, ignore_errors=True)

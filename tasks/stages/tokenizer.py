@@ -1,0 +1,63 @@
+"""Stage tokenizer: one of the training split, and measures of its vocabulary.
+
+`python -m tasks.stages.tokenizer <name>`
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from plm_core.config import UserError
+from plm_core.corpus.document import Texts, some_of
+from plm_core.shared import paths
+from plm_core.shared.files import atomic_folder
+from plm_core.text.tokenizer_kinds import open_tokenizer, read_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import TokenizerConfig
+from plm_core.text.vocabulary_quality import costly_words, measure, sample, split, telling_words
+from tasks.parameters import stage_parameters
+from tasks.runtime.stage import main, stage
+
+
+def tokenizer(name: str) -> None:
+    """Read section ``tokenizers.NAME``, write the tokenizer's folder."""
+    section = f"tokenizers.{name}"
+    config = stage_parameters.section(section, TokenizerConfig)
+    target = paths.TOKENIZERS / name
+    corpus = paths.CORPUS / "train.parquet"
+    held_out = paths.CORPUS / "valid.parquet"
+    with stage(f"tokenizer-{name}", [section], [corpus, held_out]) as run:
+        pieces, share = some_of(corpus, config.learned_bytes)
+        texts = Texts(pieces)
+        try:
+            if config.given:
+                made = open_tokenizer(Path(config.given.file))
+                share = share if config.extend else 0.0
+                if made.sha256 != config.given.sha256:
+                    raise ValueError(
+                        f"given.sha256: {config.given.file} is {made.sha256}; expected {config.given.sha256}"
+                    )
+                if config.extend:
+                    from plm_core.text.vocabulary_extension import extended  # with torch
+
+                    made = read_tokenizer(target / made.file, extended(made, texts, config.extend))
+            else:
+                made = read_tokenizer(target, train_tokenizer(texts, config))
+        except ValueError as error:
+            raise UserError(f"{section}.{error}") from error
+        with atomic_folder(target) as folder:
+            (folder / made.file).write_bytes(made.data)
+        seen = sample(texts)
+        unseen = sample(Texts(some_of(held_out, config.learned_bytes)[0]))
+        run.metrics |= asdict(measure(made, seen, unseen)) | {"learned_share": share}
+        run.outputs.append(target)
+        kind = "given" if config.given else config.kind
+        compression = f"{run.metrics['bytes_per_token']:.2f} bytes per token on held-out text"
+        learned = f"; learned from {share:.2%} of the training text" if 0 < share < 1 else ""
+        unknown = f"; {run.metrics['unknown_rate']:.2%} of its tokens are unknown" if not made.lossless else ""
+        print(f"{name}: {kind}, {made.vocab_size} pieces, {compression}{unknown}{learned}")
+        shown = [word for word, _ in costly_words(made, seen)] if config.given else telling_words(unseen)
+        for word in shown:
+            print(f"  {word}: {split(made, word)}")
+
+
+if __name__ == "__main__":
+    main(tokenizer)

@@ -1,0 +1,71 @@
+"""What is known about disk and memory before a stage starts, and about what the kernel has killed."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.processes import resources
+from flows.run import timing
+from flows.run.graph import Graph
+from flows.run.run_result import Outcome, Spent
+from plm_core.shared import environment
+
+ENOUGH = (1 << 20, 1 << 20)
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """A control group with a limit, as in a container, below one without; its files are real, its kernel is not."""
+    monkeypatch.setattr(environment, "CGROUPS", tmp_path)
+    own = tmp_path / re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)[1]
+    own.mkdir(exist_ok=True)
+    (own / "memory.max").write_text("9000000000\n")
+    (own / "memory.current").write_text("8000000000\n")
+    (own / "memory.stat").write_text("anon 7000000000\ninactive_file 500000000\n")
+    (own / "memory.events").write_text("oom 3\noom_kill 2\noom_group_kill 0\n")
+    return own
+
+
+def looked(*arguments) -> list[str]:
+    said: list[str] = []
+    resources.look(*arguments, said.append)
+    return said
+
+
+def test_outputs_that_need_more_than_the_disk_has_are_told_with_what_frees_some(tmp_path):
+    assert looked(tmp_path, *ENOUGH) == []
+    half = shutil.disk_usage(tmp_path).free // 2
+    (said,) = looked(tmp_path, half, 0)
+    assert said.startswith(f"{tmp_path}: ")
+    assert "`plm gc`" in said
+
+
+def test_memory_is_that_of_the_machine_or_what_its_control_group_leaves(tmp_path, group):
+    assert resources.available() == min(1_500_000_000, psutil.virtual_memory().available)
+    (said,) = looked(tmp_path, 0, 1 << 40)
+    assert said.endswith("of memory are free, but the last run of this stage took 1099.5 GB: it may be killed")
+    (group / "memory.max").write_text("max\n")
+    assert resources.available() > 1_500_000_000 or psutil.virtual_memory().available < 1_600_000_000
+
+
+def test_what_the_kernel_killed_is_counted_in_the_control_group_or_on_the_machine(group, tmp_path, monkeypatch):
+    assert resources.killed_for_memory() == 2
+    (group / "memory.events").unlink()
+    assert resources.killed_for_memory() == int(re.search(r"oom_kill (\d+)", Path("/proc/vmstat").read_text())[1])
+    monkeypatch.setattr(resources, "VMSTAT", tmp_path / "none")
+    assert resources.killed_for_memory() == 0
+
+
+def test_a_stage_is_compared_with_its_last_run(toy):
+    root = toy("stages:\n  s: {cmd: head -c 70000 /dev/zero > out.txt, outs: [out.txt]}\n")
+    assert Graph(root).size("s") == 0
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=root, check=True)
+    assert Graph(root).size("s") == 70000
+    assert timing.took(root) == {}
+    timing.remember(root, [Outcome("s", "ran", Spent(0.0, 1.0, 1.0, 1 << 30))])
+    assert timing.took(root) == {"s": (1.0, 1 << 30)}

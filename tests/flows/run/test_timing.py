@@ -1,0 +1,123 @@
+"""Where the time of a run goes: what is expected, recorded and printed."""
+
+import json
+import logging
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.run import live_table, timing
+from flows.run.graph import Stage
+from flows.run.run_result import Outcome, Result, Spent
+from plm_core.shared.paths import METERS
+
+RESULT = Result(
+    (
+        Outcome("late", "failed", Spent(5.0, 10.0, 9.0), "<why>"),
+        Outcome("a<b", "ran", Spent(1.0, 3.0, 3.0)),
+        Outcome("idle", "up to date"),
+    ),
+    registered=2.0,
+)
+
+
+def test_the_path_of_a_stage_is_the_longest_that_begins_with_it(tmp_path):
+    stages = [
+        Stage("first"),
+        Stage("short", ("first",)),
+        Stage("train", ("first",), gpu="all"),
+        Stage("last", ("short", "train")),
+    ]
+    (tmp_path / timing.REMEMBERED).parent.mkdir(parents=True)
+    timing.remember(tmp_path, [Outcome("train", "ran", Spent(0.5, 40.0)), Outcome("last", "failed", Spent(0.5, 9.0))])
+    unknown = timing.UNKNOWN_S[False]
+    assert timing.longest_paths(tmp_path, stages) == {
+        "first": 40.0 + 2 * unknown,
+        "short": 2 * unknown,
+        "train": 40.0 + unknown,
+        "last": unknown,
+    }
+
+
+def test_the_summary_adds_up():
+    said = dict(timing.summary(RESULT, 80.0, 2))
+    assert said["total"] == "1 min 20 s on 2 cores"
+    assert said["stages"] == "15.0 s for 2, with 43% of the cores busy"
+    assert said["longest"] == "late 10.0 s, a<b 3.0 s"
+    assert (said["registration"], said["the rest"]) == ("2.0 s", "1 min 03 s to start and end Prefect and MLflow")
+    assert timing.summary(Result(RESULT.stages[2:]), 1.0, 2) == []
+
+
+def test_the_figures_of_a_run_are_kept_in_the_order_in_which_its_stages_began(tmp_path):
+    timing.keep(tmp_path, RESULT, 80.0, 2)
+    figures = json.loads((tmp_path / timing.FIGURES).read_text())
+    assert [stage["name"] for stage in figures["stages"]] == ["a<b", "late"]
+    assert (figures["seconds"], figures["registered"], figures["cores"]) == (80.0, 2.0, 2)
+    assert (tmp_path / METERS / "index.html").exists()
+
+
+STAGES = [
+    Stage("first"),
+    Stage("train@a", ("first",), gpu="all"),
+    Stage("train@b", ("first",), gpu="all"),
+    Stage("last", ("train@a",)),
+]
+SAME = {stage.name: 80.0 for stage in STAGES}
+
+
+def said(name, text, event=""):
+    logging.getLogger("prefect.task_runs").info(text, extra={"task_run_name": name, "stage_event": event})
+
+
+@pytest.mark.parametrize(
+    ("cores", "took", "lines", "expected"),
+    [
+        (2, SAME, [("first", "runs: forced", "began")], ["about 4 min left, most of it for first"]),
+        (1, SAME, [("first", "runs: forced", "began")], ["about 5 min left, most of it for first"]),
+        (
+            2,
+            {"last": 60.0},
+            [
+                ("first", "runs: forced", "began"),
+                ("first", "done in 1.0 s", "done"),
+                ("train@a", "runs: forced", "began"),
+                ("train@b", "runs: forced", "began"),
+                ("train@a", "train: 1/100 (1%), 600 s left   loss 1"),
+                ("train@a", "train: 2/100 (2%), 601 s left   loss 1"),
+                ("train@b", "train: 1/100 (1%), 1800 s left"),
+            ],
+            [
+                "3 of these 4 stages are new to this machine: how long the run takes is said once a few have ended",
+                "about 11 min left, most of it for train@a",
+                "about 30 min left, most of it for train@b",
+            ],
+        ),
+    ],
+)
+def test_what_is_left_is_the_longest_path_and_said_when_it_is_known_or_very_different(
+    capsys, cores, took, lines, expected
+):
+    with live_table.shown(STAGES, took, cores):
+        for line in lines:
+            said(*line)
+    assert [line for line in capsys.readouterr().out.splitlines() if " | " not in line] == expected
+
+
+@pytest.mark.slow
+def test_at_a_terminal_a_table_counts_each_stage_once():
+    code = (
+        "import test_timing as t\nfrom flows import display\n"
+        "with display.shown(t.STAGES, {}, 2):\n"
+        "    for name in ('first', 'train@a', 'up', 'first'):\n"
+        "        t.said(name, 'runs: forced', 'began')\n        t.said(name, 'done in 1.0 s', 'done')\n"
+        "    t.said('train@b', 'why', 'failed')\n    t.said('last', '', 'up to date')\n"
+    )
+    leader, follower = pty.openpty()
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], stdout=follower, check=True)
+    os.close(follower)
+    assert "Stages: 3 of 4 done, 1 failed" in os.read(leader, 65536).decode()
+    os.close(leader)

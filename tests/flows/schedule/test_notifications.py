@@ -1,0 +1,143 @@
+"""Messages, sent through apprise to a real web server and a real mail server."""
+
+import os
+import socket
+import socketserver
+from collections.abc import Iterator
+
+import pytest
+from ears import Mail, serving, told, webhook
+
+from flows.run.run_result import Outcome, Result
+from flows.schedule import notifications
+from plm_core.shared.options import EVENTS, NotifyConfig
+
+SECRET = "T0psecret"
+
+
+@pytest.fixture
+def mail() -> Iterator[socketserver.ThreadingTCPServer]:
+    yield from serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mail))
+
+
+@pytest.fixture
+def addresses(monkeypatch):
+    """Sets where messages go."""
+    return lambda *given: monkeypatch.setenv("PLM_NOTIFY_URLS", " ".join(given))
+
+
+def mailbox(server) -> str:
+    port = server.server_address[1]
+    return f"mailto://127.0.0.1:{port}/?from=plm@example.org&to=team@example.org&mode=insecure&name={SECRET}"
+
+
+def test_a_message_says_what_happened_where_to_look_and_which_checkout(tmp_path, hook, mail, addresses, capfd):
+    addresses(webhook(hook, SECRET), mailbox(mail))
+    notifications.tell(tmp_path, "failure", "The run failed. pretrain@gpt: no room")
+    ((path, said),) = hook.heard
+    assert path == f"/{SECRET}"
+    assert said["title"] == f"plm: failure in {tmp_path} on {os.uname().nodename}"
+    assert said["message"].startswith("The run failed. pretrain@gpt: no room\n\nSee artifacts/report/")
+    assert said["message"].endswith(f"{tmp_path} on {os.uname().nodename}")
+    (letter,) = mail.heard
+    assert "Subject: plm: failure in" in letter
+    assert capfd.readouterr() == ("", "")
+
+
+def test_only_the_events_that_were_chosen_are_told(tmp_path, hook, monkeypatch):
+    monkeypatch.setenv("WHERE", webhook(hook, SECRET))
+    (tmp_path / "params.yaml").write_text("notify: {urls_from: WHERE, events: [budget]}\n")
+    for event in EVENTS:
+        notifications.tell(tmp_path, event, "Something happened.")
+    assert [said["title"].split()[1] for _, said in hook.heard] == ["budget"]
+
+
+def test_parameters_that_cannot_be_used_are_no_reason_to_be_silent(tmp_path, hook, addresses):
+    addresses(webhook(hook, SECRET))
+    (tmp_path / "params.yaml").write_text("notify: {events: everything}\nlearning: [\n")
+    notifications.tell(tmp_path, "failure", "The scheduled run could not begin.")
+    assert len(hook.heard) == 1
+
+
+def test_an_address_that_takes_nothing_is_a_warning_and_the_others_are_told(tmp_path, hook, addresses, capfd):
+    addresses(
+        webhook(hook, f"broken/{SECRET}"), f"nonsense://{SECRET}", f"json://127.0.0.1:9/{SECRET}", webhook(hook, SECRET)
+    )
+    notifications.tell(tmp_path, "disk", "The disk is full.")
+    assert [path for path, _ in hook.heard][-1] == f"/{SECRET}"
+    assert capfd.readouterr() == (
+        "",
+        "warning: notify: the disk message may not have been delivered: PLM_NOTIFY_URLS: address 1 did not accept it "
+        "(is the address correct, and reachable from here?); address 2 is not one that apprise recognises; "
+        "address 3 did not accept it (is the address correct, and "
+        "reachable from here?)\n",
+    )
+
+
+def test_a_sender_that_breaks_off_is_told_without_its_words(tmp_path, addresses, capfd, monkeypatch):
+    import apprise
+
+    def broken(*_, **__):
+        raise ValueError(SECRET)
+
+    addresses("json://127.0.0.1:9")
+    monkeypatch.setattr(apprise.Apprise, "notify", broken)
+    assert not notifications.tell(tmp_path, "disk", "The disk is full.")
+    assert capfd.readouterr().err.endswith("PLM_NOTIFY_URLS: apprise failed with ValueError\n")
+
+
+def test_one_who_does_not_answer_does_not_hold_the_pipeline(tmp_path, addresses, capfd, monkeypatch):
+    monkeypatch.setattr(notifications, "LIMIT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        addresses(f"json://127.0.0.1:{silent.getsockname()[1]}/")
+        notifications.tell(tmp_path, "disk", "The disk is full.")
+    assert capfd.readouterr().err.endswith("PLM_NOTIFY_URLS: sending took longer than 0.05 s\n")
+
+
+def test_nobody_is_told_where_there_is_no_address(tmp_path, monkeypatch, capfd):
+    monkeypatch.delenv("PLM_NOTIFY_URLS", raising=False)
+    notifications.tell(tmp_path, "failure", "The run failed.")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_address_in_place_of_the_variables_name_is_refused_without_showing_it():
+    with pytest.raises(ValueError, match=r"^urls_from: expected the name of an environment variable") as caught:
+        NotifyConfig(urls_from=f"slack://{SECRET}")
+    assert SECRET not in str(caught.value)
+
+
+def test_what_becomes_of_models_is_told(tmp_path, hook, addresses):
+    from flows.registry.promotion import Outcome as Judged
+
+    addresses(webhook(hook, SECRET))
+    notifications.tell_result(
+        tmp_path,
+        Result(
+            (),
+            models=(
+                Judged("3", "pretrain@gpt", "promoted", ["better than 2"]),
+                Judged("4", "pretrain@bert", "refused", ["not better", "and larger"]),
+                Judged("1", "pretrain@xlnet", "unchanged", [""]),
+            ),
+        ),
+    )
+    notifications.tell_models(tmp_path, [Judged("2", "pretrain@gpt", "rolled back to", ["as users complained"])])
+    notifications.tell_models(tmp_path, [Judged("1", "pretrain@gpt", "moved in the UI", ["the gate agrees"])])
+    assert told(hook) == [
+        ("promotion", "Version 3 (pretrain@gpt) was promoted: better than 2"),
+        ("refusal", "Version 4 (pretrain@bert) was refused: not better; and larger"),
+        ("rollback", "Rolled back to version 2 (pretrain@gpt): as users complained"),
+        ("promotion", "Version 1 (pretrain@gpt) was made the champion in MLflow: the gate agrees"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_spent_budget_is_no_failure_and_hides_none(tmp_path, hook, addresses):
+    addresses(webhook(hook, SECRET))
+    spent = Outcome("pretrain@gpt", "failed", reason="pretrain-gpt has cost 12 of 10 (PLM_BUDGET)", status=3)
+    after = Outcome("evaluate@gpt", "not run", reason="needs pretrain@gpt")
+    notifications.tell_result(tmp_path, Result((spent, after), "pretrain@gpt: exit status 3: it has cost"))
+    assert told(hook) == [("budget", "pretrain-gpt has cost 12 of 10 (PLM_BUDGET).")]
+    broken = Outcome("pretrain@bert", "failed", reason="no room", status=1)
+    notifications.tell_result(tmp_path, Result((spent, broken), "pretrain@gpt: exit status 3: it has cost"))
+    assert told(hook)[2:] == [("failure", "The run failed. pretrain@bert: no room")]
