@@ -49,6 +49,9 @@ EXPECTED = {
 }
 """Our wording for pydantic's, which uses JSON's terms; its other messages are kept."""
 
+RENAMED = {"each": "per_paradigm"}
+"""The names of parameters in the release before, and what they are now."""
+
 
 @typing.dataclass_transform(frozen_default=True)
 def section(cls: C) -> C:
@@ -131,6 +134,8 @@ def _refusal(cls: type, error: Any, where: str) -> str:
         return f"{name}.{error['ctx']['error']}"
     if kind == "unexpected_keyword_argument":
         known = _names(_at(cls, place[:-1]))
+        if RENAMED.get(place[-1]) in known:
+            return f"{name}: unknown parameter; its name is now {RENAMED[place[-1]]!r}"
         hint = did_you_mean(place[-1], known) or f"; expected one of {', '.join(known)}"
         return f"{name}: unknown parameter{hint}"
     if kind == "missing":

@@ -42,7 +42,7 @@ class Cluster:
     """Replaces ``Machine``: the queue of the cluster decides what runs when."""
 
     launcher: tuple[str, ...]
-    """A command that contains {cores}, {gpus} and {stage}, and for Ray {together}: see ``onray.py``."""
+    """A command that contains {cores}, {gpus} and {stage}, and for Ray {together}: see ``ray_launcher.py``."""
     cores: int
     """The cores of a node, which a stage gets that wants all."""
     gpus: int

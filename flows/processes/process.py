@@ -206,7 +206,7 @@ class StageProcesses:
         status = 128 - returned if returned - 128 in _SIGNALS else returned
         for_memory = resources.killed_for_memory() > killed
         if for_memory and (status == -signal.SIGKILL or any(KILLED in line for line in tail)):
-            tail.append(f"error: out of memory, at {resources.said(used.memory)}; {needs_less(stage)}")
+            tail.append(f"error: out of memory, at {resources.human_size(used.memory)}; {needs_less(stage)}")
             raise StageError(stage, status, tail, transient=False)
         transient = status < 0 or status == INTERRUPTED or late.is_set()
         raise StageError(stage, status, tail, transient, over=minutes if late.is_set() else None)

@@ -154,13 +154,13 @@ def look(root: Path, outputs: int, memory: int, say: Callable[[str], object]) ->
     """Warn if disk space or memory may not suffice for a stage, given the bytes of its last outputs and its last peak.
     Raises FullError: the disk is too full for any stage."""
     free = shutil.disk_usage(root).free
-    disk = f"{root}: {said(free)} of disk space are free"
+    disk = f"{root}: {human_size(free)} of disk space are free"
     if free < LEAST:
         raise FullError(f"{disk}, too little for any stage; {FREES}")
     if free < 2 * outputs + RESERVE:
-        say(f"{disk}, but the last outputs had {said(outputs)}, which are kept here and in DVC's cache; {FREES}")
+        say(f"{disk}, but the last outputs had {human_size(outputs)}, which are kept here and in DVC's cache; {FREES}")
     if (left := available()) < memory:
-        say(f"{said(left)} of memory are free, but the last run of this stage took {said(memory)}: it may be killed")
+        say(f"{human_size(left)} of memory are free, but the last run of this stage took {human_size(memory)}: it may be killed")
 
 
 def available() -> int:
@@ -183,7 +183,7 @@ def killed_for_memory() -> int:
     return next((_count(path, "oom_kill") for path in events if path.exists()), _count(VMSTAT, "oom_kill"))
 
 
-def said(size: int) -> str:
+def human_size(size: int) -> str:
     """A size for people: ``1.2 GB``."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 

@@ -78,8 +78,8 @@ def judge(
         evidence = {side.number: registry.evidence(side, work / side.number) for side in sides}
         arguments = ["--challenger", str(evidence[challenger.number])]
         if champion:
-            asked = registry.ledger.asked(champion.number, challenger.number)
-            arguments += ["--champion", str(evidence[champion.number]), "--asked", str(asked)]
+            earlier = registry.ledger.earlier_challengers(champion.number, challenger.number)
+            arguments += ["--champion", str(evidence[champion.number]), "--earlier-challengers", str(earlier)]
 
         def gate() -> dict[str, Any]:
             out = work / "decision.json"

@@ -124,7 +124,7 @@ class Ledger:
                 stack.append(number)
         return stack
 
-    def asked(self, champion: str, version: str) -> int:
+    def earlier_challengers(self, champion: str, version: str) -> int:
         """How many other versions the gate has refused against this champion."""
         entries = [run.data.params for run in self._finished()]
         against = {e["version"] for e in entries if e["action"] == "refused" and e["previous"] == champion}

@@ -1,6 +1,6 @@
 """From a trained checkpoint to the champion: register, gate, promote, roll back.
 
-``flows/run/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. ``judging.py`` has
+``flows/run/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. ``gate_runner.py`` has
 versions logged, tried and judged, and the registry commits what is decided: the alias ``champion`` moves only with a
 decision against the current champion, or by force. All raise ``UserError`` if ``params.yaml`` cannot be used, and its
 kind ``RegistrationFailed`` if MLflow cannot be reached or fails, or somebody else has decided meanwhile.

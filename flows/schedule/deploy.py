@@ -82,7 +82,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
         )
     except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup) as error:
         if prefect_server.answers(url):
-            why = f"Prefect at {shown(url)}: {prefect_server.said(error)}; trying again"
+            why = f"Prefect at {shown(url)}: {prefect_server.error_text(error)}; trying again"
         else:
             why = f"no Prefect server answers at {shown(url)}; the schedule waits for it"
         print(f"warning: {why}", flush=True)

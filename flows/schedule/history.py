@@ -39,7 +39,7 @@ class Nights:
     """When the last scheduled run was due, or since when there is a schedule."""
     next: float | None = None
     """When the next run is due; None without a schedule."""
-    told: float | None = None
+    reported: float | None = None
     """When the last missed run was due of which people have been notified."""
     killed: float | None = None
     """When the last killed run began, until people have been notified of it."""
@@ -165,11 +165,11 @@ def tell_missed(root: Path) -> str:
         what = f"The run that began at {moment(nights.killed)} was killed, or its machine went down."
         if notifications.tell(root, "failure", f"{what} The next one resumes its work."):
             change(root, killed=None)
-    if missed and nights.told != nights.next:
+    if missed and nights.reported != nights.next:
         look = "See `plm nights`; check that `plm deploy` and its server are running."
-        change(root, told=nights.next)  # before notifying, which takes a while: others may look meanwhile
+        change(root, reported=nights.next)  # before notifying, which takes a while: others may look meanwhile
         if not notifications.tell(root, "missed", missed, look):
-            change(root, told=nights.told)
+            change(root, reported=nights.reported)
     return missed
 
 

@@ -1,4 +1,4 @@
-"""Notifies people, by e-mail, Slack or any webhook. Used by the flow, ``nights.py`` and the `plm` command.
+"""Notifies people, by e-mail, Slack or any webhook. Used by the flow, ``history.py`` and the `plm` command.
 
 The addresses are secrets: they stay in the environment, and what apprise logs is discarded, because it may show them.
 """

@@ -189,7 +189,7 @@ def client(url: str) -> Iterator[Any]:
                 f"PREFECT_API_AUTH_STRING: {'not accepted' if PREFECT_API_AUTH_STRING.value() else 'not set'}, and the "
                 f"Prefect server at {shown(url)} asks for a password; expected its name:password"
             ) from error
-        raise UserError(f"Prefect at {shown(url)}: {said(error)}") from error
+        raise UserError(f"Prefect at {shown(url)}: {error_text(error)}") from error
 
 
 def of_checkout(found: Any, root: Path) -> bool:
@@ -205,7 +205,7 @@ def of_checkout(found: Any, root: Path) -> bool:
     return checkout_name(root) in names if names else given is not None and Path(given).resolve() == root.resolve()
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The message of an error, in one line and without the password of an address in it."""
     return " ".join(shown(str(error)).split())[:300]
 
@@ -282,7 +282,7 @@ def due_of_this_run() -> dict[str, Any]:
         with get_client(sync_client=True) as opened:
             schedules = opened.read_deployment(uuid.UUID(str(deployment.id))).schedules
     except httpx.HTTPError as error:
-        print(f"warning: Prefect does not say when this run was due: {said(error)}", flush=True)
+        print(f"warning: Prefect does not say when this run was due: {error_text(error)}", flush=True)
         return {}
     # A run that is made up for was due long before the next one.
     later = max(due, now("UTC"))

@@ -42,7 +42,7 @@ class PairsConfig:
     rules: list[Rule] = field(default_factory=list)
     """The rules that make pairs from the documents' sentences: the sentence as written, and the same with one change.
     []: the input holds pairs."""
-    each: PositiveInt | None = None
+    per_paradigm: PositiveInt | None = None
     """At most this many pairs of each paradigm, always the same ones; null: all."""
     prefix: str = ""
     """A prefix to each text. A model of running text has rarely seen a single sentence at the start of a document;
@@ -92,7 +92,7 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
     kept: dict[str, list[Pair]] = {}
     for pair in sorted(every, key=lambda pair: sha256_text(pair.id)):  # so that a new one displaces few
         kept.setdefault(pair.paradigm, []).append(pair)
-    ids = {pair.id for some in kept.values() for pair in some[: config.each]}
+    ids = {pair.id for some in kept.values() for pair in some[: config.per_paradigm]}
     chosen = (pair for pair in every if pair.id in ids)
     return [replace(pair, good=config.prefix + pair.good, bad=config.prefix + pair.bad) for pair in chosen], left_out
 

@@ -94,7 +94,7 @@ class FewshotConfig:
                 f"expected {able} ones: take it out"
             )
 
-    def asked(self, finetuned: Iterable[str]) -> list[str]:
+    def task_names(self, finetuned: Iterable[str]) -> list[str]:
         """The tasks that are asked, given ``finetune.tasks``."""
         if self.tasks is not None:
             return self.tasks

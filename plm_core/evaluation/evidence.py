@@ -1,6 +1,6 @@
 """Evidence: per-example results on held-out data, by which models are compared.
 
-A folder of CSV files, sealed (``seal.py``); all but the last have one row per held-out example:
+A folder of CSV files, sealed (``sealed_csv.py``); all but the last have one row per held-out example:
 
 * ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``:
   sum(nats) / ln 2 / sum(bytes). ``sha256`` is the whole document's, ``bytes`` and ``tokens`` those that were scored,

@@ -201,7 +201,7 @@ class Answer:
     """A model's answer to a test example."""
 
     example: Example
-    said: dict[str, int]
+    chosen: dict[str, int]
     """The class by each of ``RULES``."""
     shots: int
     """The number of shots that the context had room for."""
@@ -273,7 +273,7 @@ def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: fl
             continue
         for rule in RULES:
             key = f"{begin}score" if rule == "sum" else f"{begin}score_{rule}"
-            results = _results(asked.task, some, [each.said[rule] for each in some])
+            results = _results(asked.task, some, [each.chosen[rule] for each in some])
             figures[key] = score_by_subset(results)[""]
             if not begin:
                 interval = significance.interval_of(results)
@@ -290,7 +290,7 @@ def rows(task: GlueTask, found: Sequence[Answer]) -> list[tuple[object, ...]]:
             each.example.sha256,
             each.example.subset,
             task.labels[int(each.example.label)],
-            *(task.labels[each.said[rule]] for rule in RULES),
+            *(task.labels[each.chosen[rule]] for rule in RULES),
             each.shots,
             int(each.cut),
             repr(each.overlap),

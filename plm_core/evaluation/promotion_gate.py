@@ -1,4 +1,4 @@
-"""The gate: may a challenger replace the champion? Rules (``rules.py``) over the rows of ``comparison.py``.
+"""The gate: may a challenger replace the champion? Rules (``gate_rules.py``) over the rows of ``comparison.py``.
 
 ``docs/explanation/gate-statistics.md`` defines the decision and gives the reasons.
 """
@@ -207,14 +207,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _quantities(asked: str, challenger: Table, champion: Table | None) -> str:
+def _quantities(quantity: str, challenger: Table, champion: Table | None) -> str:
     held = f"the challenger's evidence holds {challenger.metric}"
     if champion is None:
         return held
     if champion.metric != challenger.metric:
         return f"{held}, the champion's {champion.metric}"
     lengths = (
-        ", but excerpts of the documents may be of other lengths" if asked == base_quantity(challenger.metric) else ""
+        ", but excerpts of the documents may be of other lengths" if quantity == base_quantity(challenger.metric) else ""
     )
     return f"{held}, the champion's too{lengths}"
 
@@ -238,11 +238,11 @@ def decide(
     champion: Evidence | None,
     rules: GateRules,
     resamples: int = significance.RESAMPLES,
-    asked: int = 0,
+    earlier_challengers: int = 0,
 ) -> Decision:
     """Judge the challenger; without a champion it passes when every metric is a finite number.
 
-    ``asked`` is the number of challengers already judged against this champion: each lowers the level at which the next
+    ``earlier_challengers`` is the number of challengers already judged against this champion: each lowers the level at which the next
     passes, by Bonferroni's correction. Objections to it are judged at ``promotion.alpha``. If only sets of minimal
     pairs tell the two apart, a likelihood that both have is the primary: it is measured on all of the text.
 
@@ -256,7 +256,7 @@ def decide(
     if hopeless:
         reason = f"the champion's evidence holds other examples than the challenger's: {', '.join(differ)}"
         return Decision(passed=False, reasons=[reason], table=[], examples_differ=differ)
-    level = rules.alpha / (asked + 1)
+    level = rules.alpha / (earlier_challengers + 1)
     table = rows(challenger, champion, rules, resamples, level)
     # The row by which a challenger passes.
     primary = next(row for row in table if row.metric == rules.primary)

@@ -89,7 +89,7 @@ class Classifier(nn.Module):
     def _outputs(self, batch: ExampleBatch, states: Tensor) -> Tensor:
         if self.kind.reads == "place":
             rows = torch.arange(len(states), device=states.device)[:, None]
-            vectors = states[rows, batch.asked.clamp(min=0)]  # type: ignore[attr-defined]
+            vectors = states[rows, batch.places.clamp(min=0)]  # type: ignore[attr-defined]
         elif self.kind.reads == "mean":
             read = torch.arange(states.shape[1], device=states.device) < batch.lengths.flatten()[:, None]
             exact = states.to(torch.promote_types(states.dtype, torch.float32)).where(read[..., None], 0)
@@ -142,7 +142,7 @@ def collate(rows: Sequence[Row], most: int | None = None, kind: TaskHead = CLASS
         "lengths": torch.tensor([[len(s.ids) for s in some] for some in sequences]),
     }
     if kind.reads == "place":
-        columns["asked"] = torch.tensor([padded(row.places, T, NOWHERE) for row in rows])
+        columns["places"] = torch.tensor([padded(row.places, T, NOWHERE) for row in rows])
     return kind.batch(**columns)
 
 

@@ -36,7 +36,7 @@ class InputFormat:
     """An example of one text."""
     pair: tuple[Part, ...]
     """An example of two texts."""
-    asked: tuple[Part, ...]
+    question: tuple[Part, ...]
     """A question (a) and the text that contains its answer (b)."""
     states: Callable[[Any, Tensor, Tensor, Tensor], Tensor]
     """``(model, ids [B, T], segments [B, T], lengths [B])`` to the state of each position, ``[B, T, D]``."""
@@ -100,7 +100,7 @@ EXTRACT = InputFormat(
     single=((BOS, 0), ("a", 0), (CLS, 0)),
     pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
     # The question first, so that the text is read with it in mind.
-    asked=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
+    question=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
     # Padding comes last, where no relevant position attends to it.
     states=lambda model, ids, *_: model.read(ids),
     summary=_last,
@@ -119,7 +119,7 @@ models are fine-tuned as encoders (Charpentier and Samuel 2024, the released cod
 CLS_FIRST = InputFormat(
     single=((CLS, 0), ("a", 0), (SEP, 0)),
     pair=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
-    asked=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
+    question=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
     states=_encoded,
     summary=lambda model, states, _: model.pool(states),
     projected=False,
@@ -129,7 +129,7 @@ CLS_FIRST = InputFormat(
 CLS_LAST = InputFormat(
     single=(("a", 0), (SEP, 0), (CLS, 2)),
     pair=(("a", 0), (SEP, 0), ("b", 1), (SEP, 1), (CLS, 2)),
-    asked=(("b", 0), (SEP, 0), ("a", 1), (SEP, 1), (CLS, 2)),
+    question=(("b", 0), (SEP, 0), ("a", 1), (SEP, 1), (CLS, 2)),
     states=_encoded,
     summary=_last,
     projected=True,
@@ -154,4 +154,4 @@ def input_format_of(objective: str, model: Mapping[str, Any] = MappingProxyType(
     if not more and not alike:
         return made
     single = tuple((part, 0) for part, _ in made.single) if alike else made.single
-    return replace(made, single=single, pair=fitted(made.pair), asked=fitted(made.asked))
+    return replace(made, single=single, pair=fitted(made.pair), question=fitted(made.question))

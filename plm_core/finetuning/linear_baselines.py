@@ -194,7 +194,7 @@ def spans(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> A
             continue
         chance = softmax(model.decision_function(known.transform(map(found.features, places))))
         best = int(chance.argmax())
-        answers.append(found.said(places[best]))
+        answers.append(found.text_of(places[best]))
         sure.append(float(chance[best]))
     return answers, sure
 
@@ -240,7 +240,7 @@ class _Text:
         self.words = [self.text[start:stop] for start, stop in self.places]
         self.lower = [word.lower() for word in self.words]
         asked = [word.lower() for word in WORD.findall(example.a)]
-        self.asked = set(asked)
+        self.question_words = set(asked)
         self.opening = "_".join(asked[:2])
 
     def spans(self, none: bool) -> Iterator[tuple[int, int] | None]:
@@ -255,7 +255,7 @@ class _Text:
         """Where a span begins and ends in the text."""
         return span and (self.places[span[0]][0], self.places[span[1] - 1][1])
 
-    def said(self, span: tuple[int, int] | None) -> str:
+    def text_of(self, span: tuple[int, int] | None) -> str:
         """The text of a span."""
         reached = self.reach(span)
         return self.text[slice(*reached)] if reached else ""
@@ -263,7 +263,7 @@ class _Text:
     def features(self, span: tuple[int, int] | None) -> dict[str, float]:
         """The features of a span, each with its weight."""
         if span is None:
-            missing = len(self.asked.difference(self.lower)) / max(1, len(self.asked))
+            missing = len(self.question_words.difference(self.lower)) / max(1, len(self.question_words))
             return {"none": 1.0, "none:missing": missing, f"none:{self.opening}": 1.0}
         first, behind = span
         shapes = [_shape(word) for word in self.words[first:behind]]
@@ -277,9 +277,9 @@ class _Text:
             f"ends {shapes[-1]}": 1.0,
             f"before {left[-1] if left else ''}": 1.0,
             f"behind {right[0] if right else ''}": 1.0,
-            "asked inside": len(self.asked.intersection(self.lower[first:behind])) / (behind - first),
-            "asked to the left": len(self.asked.intersection(left)) / NEAR,
-            "asked to the right": len(self.asked.intersection(right)) / NEAR,
+            "asked inside": len(self.question_words.intersection(self.lower[first:behind])) / (behind - first),
+            "asked to the left": len(self.question_words.intersection(left)) / NEAR,
+            "asked to the right": len(self.question_words.intersection(right)) / NEAR,
         }
 
 

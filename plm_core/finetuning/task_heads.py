@@ -52,7 +52,7 @@ class ExampleBatch(Batch):
 class SpanBatch(ExampleBatch):
     """Questions with windows of their texts: ``targets`` [B, 2], the places where the answer begins and ends."""
 
-    asked: Tensor
+    places: Tensor
     """The position of each place, ``[B, P]``, filled up with ``NOWHERE``."""
 
 
@@ -276,7 +276,7 @@ class Tags(TaskHead):
     def answers(self, outputs: Tensor, batch: Any) -> list[tuple[Any, float]]:
         """The tags of the words, each by itself; their probability is the product."""
         probabilities, best = outputs.softmax(-1).max(-1)
-        words = batch.asked != NOWHERE
+        words = batch.places != NOWHERE
         together = probabilities.where(words, 1.0).prod(1).tolist()
         counts = words.sum(1).tolist()
         return [(tags[:n], p) for tags, n, p in zip(best.tolist(), counts, together, strict=True)]
@@ -314,7 +314,7 @@ class Spans(TaskHead):
         """A question with windows of its text. If the first right answer is not in a window, CLS is the target."""
         assert example.b is not None
         spelling = tokenizer.spell(example.b)
-        most = room(input_format.asked, context)
+        most = room(input_format.question, context)
         whole = tokenizer.encode(example.a)
         question = whole[: min(LONGEST_QUESTION, most // 2)]
         span = None
@@ -329,8 +329,8 @@ class Spans(TaskHead):
         rows = []
         for part in windows(len(spelling.ids), most - len(question)):
             texts = {"a": question, "b": spelling.ids[part.start : part.stop]}
-            written = framed(input_format.asked, texts)
-            start = begin(input_format.asked, "b", texts)
+            written = framed(input_format.question, texts)
+            start = begin(input_format.question, "b", texts)
             inside = span is not None and span[0] in part and span[1] in part
             target = [1 + at - part.start for at in span] if inside and span else [0, 0]
             positions = [written.ids.index(CLS), *range(start, start + len(part))]
@@ -342,7 +342,7 @@ class Spans(TaskHead):
 
     def shaped(self, outputs: Tensor, batch: Any) -> Tensor:
         """``[B, P, 2]`` to ``[B, 2, P]``; positions that are not a place of the row cannot be answered."""
-        return outputs.masked_fill((batch.asked == NOWHERE)[..., None], -math.inf).transpose(1, 2)
+        return outputs.masked_fill((batch.places == NOWHERE)[..., None], -math.inf).transpose(1, 2)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return super().loss(outputs, targets) / 2

@@ -1,4 +1,4 @@
-"""Architectures, one file per paper. ``sections/models.py`` has their table and their sections of the parameters.
+"""Architectures, one file per paper. ``configs/architectures.py`` has their table and their sections of the parameters.
 
 Every model has ``config``, ``tokens`` (the ``nn.Embedding`` of its ids), ``blocks`` and ``encode(ids, segments,
 attention_mask)`` to hidden states for a task. One that reads from left to right has ``output(hidden)``,

@@ -138,7 +138,7 @@ def problems() -> list[str]:
                 objective = pretrain_section(name)[0].objective
                 build_objective(objective, f"pretrain.{name}.objective")
                 fewshot.require_ranker(name, objective["name"])
-        for name in fewshot.asked(names["finetune.tasks"]):
+        for name in fewshot.task_names(names["finetune.tasks"]):
             with tried():
                 stage_parameters.require_examples("fewshot.tasks", [name])
                 prompt_of(task_of(name, stage_parameters.section(f"examples.{name}", ExamplesConfig)), fewshot.prompts)

@@ -27,7 +27,7 @@ def judge(
     challenger: Annotated[Path, Option(help="Judge the model with this evidence folder.")],
     out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
     champion: Annotated[Path | None, Option(help="Compare it with the champion in this evidence folder.")] = None,
-    asked: Annotated[int, Option(min=0, help="This many others have already been compared with this champion.")] = 0,
+    earlier_challengers: Annotated[int, Option(min=0, help="This many others have already been compared with this champion.")] = 0,
     earlier: Annotated[
         tuple[str, Path] | None,
         Option(help="Compare the likelihood with this earlier version and evidence folder too."),
@@ -42,12 +42,12 @@ def judge(
     rules = stage_parameters.without("promotion", "registered_model", GateRules).for_evidence(challenger, champion)
     evidence = read_evidence(challenger, rules)
     other = read_evidence(champion, rules, partial=True) if champion else None
-    decision = decide(evidence, other, rules, asked=asked)
+    decision = decide(evidence, other, rules, earlier_challengers=earlier_challengers)
     if earlier and decision.table:
         before = read_evidence(earlier[1], rules, partial=True)
         decision = also_against(decision, evidence, earlier[0], before, rules)
-    if asked and champion:
-        note = f"promotion.alpha is divided by {asked + 1}: this is challenger {asked + 1} of this champion"
+    if earlier_challengers and champion:
+        note = f"promotion.alpha is divided by {earlier_challengers + 1}: this is challenger {earlier_challengers + 1} of this champion"
         decision = replace(decision, reasons=[*decision.reasons, note])
     rows: list[dict[str, Any]] = []
     for row in decision.table:

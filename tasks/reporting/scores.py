@@ -315,7 +315,7 @@ def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
 def unfinetuned() -> dict[str, Any]:
     """The figures of the answers to prompts; those of a task by model and number of shots."""
     config = stage_parameters.section("fewshot", FewshotConfig)
-    tasks = config.asked(stage_parameters.names("finetune.tasks"))
+    tasks = config.task_names(stage_parameters.names("finetune.tasks"))
     if not (config.models and tasks and config.shots):
         return {"asked": False, "without": [], "tasks": []}
     files = {model: paths.METRICS / f"fewshot-{model}.json" for model in config.models}

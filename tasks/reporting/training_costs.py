@@ -1,4 +1,4 @@
-"""What training runs cost: points for MLflow, a note for the terminal, a file for a page (``meters.py``).
+"""What training runs cost: points for MLflow, a note for the terminal, a file for a page (``cost_page.py``).
 
 The file, ``artifacts/meters/<stage>.json``, is not an output of its stage, because it differs between machines.
 """

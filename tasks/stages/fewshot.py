@@ -23,7 +23,7 @@ from tasks.runtime.stage import main, stage
 def fewshot(name: str) -> None:
     """Ask the model NAME, one of ``fewshot.models`` in params.yaml; write its answers and their figures."""
     config = stage_parameters.section("fewshot", FewshotConfig)
-    names = config.asked(stage_parameters.names("finetune.tasks"))
+    names = config.task_names(stage_parameters.names("finetune.tasks"))
     stage_parameters.require_examples("fewshot.tasks", names)
     stage_parameters.require_examples("fewshot.prompts", config.prompts)
     folder = paths.MODELS / name

@@ -93,8 +93,8 @@ def prepare(glue: Path, wikitext: Path, blimp: Path) -> None:
     params["sources"]["bible"] = {"reader": "bible", "input": "plm_core/corpus/sources/bible.json"}
     params["sources"]["wikitext"] = {"reader": "folder", **text}
     params["examples"] = {task: {"input": str((glue / folder).resolve())} for task, folder in FOLDERS.items()}
-    params["pairs"]["blimp"] = {"input": str(blimp.resolve()), "each": PAIRS}
-    params["pairs"]["own-pairs"]["each"] = PAIRS
+    params["pairs"]["blimp"] = {"input": str(blimp.resolve()), "per_paradigm": PAIRS}
+    params["pairs"]["own-pairs"]["per_paradigm"] = PAIRS
     atomic_text(PROJECT / "params.yaml", yaml.safe_dump(params, sort_keys=False))
     lines = (json.dumps(article, ensure_ascii=False) for article in articles(wikitext))
     atomic_text(PROJECT / "wikitext/articles.jsonl", "\n".join(lines) + "\n")

@@ -231,12 +231,12 @@ def test_a_full_disk_under_each_stage_is_one_line_and_leaves_what_was_there(smal
     monkeypatch.chdir(small.root)
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(small.root / ".dvc-site"))
     shutil.rmtree(small.root / "artifacts/compiled", ignore_errors=True)
-    (small.root / "tasks/limited.py").write_text(LIMITED)
+    (small.root / "tasks/stages/limited.py").write_text(LIMITED)
     before = small.files()
     full = []
     for stage in Repo(str(small.root)).index.stages:
         _, _, *command = shlex.split(stage.cmd)
-        said, _ = small.run("tasks.limited", *command, code=1)
+        said, _ = small.run("tasks.stages.limited", *command, code=1)
         lines = [line for line in said.splitlines() if not line.startswith("warning: ")]
         assert len(lines) == 1, (stage.addressing, said)
         assert re.match(r"error: .*File too large.*artifacts/", lines[0]), (stage.addressing, lines)

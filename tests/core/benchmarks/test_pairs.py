@@ -121,7 +121,7 @@ def test_pairs_of_documents_know_their_document_and_their_rule(splits, documents
 
 
 def test_so_many_of_each_paradigm_are_kept_and_a_new_document_moves_few(splits, documents):
-    config = PairsConfig(str(splits), ["word_order"], each=31)
+    config = PairsConfig(str(splits), ["word_order"], per_paradigm=31)
     before, _ = read_pairs("own", config)
     assert len(before) == 31
     every, _ = read_pairs("own", PairsConfig(str(splits), ["word_order"]))
@@ -156,7 +156,7 @@ def test_files_of_ones_own_and_of_blimp_are_read(tmp_path):
 
 
 def test_a_prefix_stands_before_both_texts_and_changes_neither_the_choice_nor_the_names(splits):
-    config = PairsConfig(str(splits), ["word_order"], each=31)
+    config = PairsConfig(str(splits), ["word_order"], per_paradigm=31)
     plain, _ = read_pairs("own", config)
     behind, _ = read_pairs("own", replace(config, prefix="It was so.\n"))
     assert behind == [replace(p, good=f"It was so.\n{p.good}", bad=f"It was so.\n{p.bad}") for p in plain]

@@ -216,7 +216,7 @@ def test_a_multiple_choice_is_among_the_texts_of_each_example(make_gpt, tokenize
     assert measured(asked, 0, answers(asked, 0, loaded, CPU), None)["score"] == 1
     alike = replace(asked, test=[replace(test[0], choices=("x", "x", "x"))], overlaps=[0.0])
     (one,) = answers(alike, 1, loaded, CPU)
-    assert set(one.said.values()) == {0}
+    assert set(one.chosen.values()) == {0}
 
 
 def test_what_is_always_likelier_is_corrected_by_its_likelihood_alone(make_gpt, tokenizer, asked):
@@ -228,8 +228,8 @@ def test_what_is_always_likelier_is_corrected_by_its_likelihood_alone(make_gpt, 
         return asked.show(answer).strip()
 
     found = answers(asked, 0, trained(make_gpt, tokenizer, line, 200), CPU)
-    assert {each.said["sum"] for each in found} == {0}
-    assert sum(each.said["unconditional"] == each.example.label for each in found) > 54
+    assert {each.chosen["sum"] for each in found} == {0}
+    assert sum(each.chosen["unconditional"] == each.example.label for each in found) > 54
 
 
 def test_a_context_without_room_is_told_not_hidden(make_gpt, tokenizer, asked):

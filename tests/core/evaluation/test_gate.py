@@ -90,12 +90,12 @@ def verdicts(decision):
     return {row.metric: row.verdict for row in decision.table}
 
 
-def judge(challenger, champion, rules=RULES, asked=0):
+def judge(challenger, champion, rules=RULES, earlier_challengers=0):
     evidence = read_evidence(challenger, rules), read_evidence(champion, rules, partial=True)
-    return decide(*evidence, rules, asked=asked)
+    return decide(*evidence, rules, earlier_challengers=asked)
 
 
-def by_tasks(challenger, champion, rules=PAPERS, asked=0):
+def by_tasks(challenger, champion, rules=PAPERS, earlier_challengers=0):
     return judge(challenger, champion, rules.for_evidence(challenger), asked)
 
 
@@ -212,14 +212,14 @@ def test_each_challenger_needs_more_to_pass_and_no_more_to_be_objected_to(tmp_pa
     """Bonferroni's correction: 10 of 100 more right, none fewer, is a p of 0.002."""
     sides = [with_tasks(tmp_path / name, "bits_per_byte", right, 50) for name, right in (("new", 60), ("old", 50))]
     for before, passed in [(0, True), (19, True), (49, False)]:
-        decision = by_tasks(*sides, asked=before)
+        decision = by_tasks(*sides, earlier_challengers=before)
         assert decision.passed is passed
         assert f", {100 - 5 / (before + 1):.4g}% interval " in decision.reasons[-1]
     # Of six documents, all of them better, the least p is 2 / 64, whatever the interval says.
     few = [write(tmp_path / name, correct=120, size=120, paragraphs=20) for name in ("all", "half")]
     rewritten(few[1] / "era.1.csv", lambda row: {} if int(row["id"][1:]) % 8 < 4 else {"prediction": "none"})
     for before, passed in [(0, True), (1, False)]:
-        decision = by_tasks(*few, asked=before)
+        decision = by_tasks(*few, earlier_challengers=before)
         assert decision.passed is passed
         assert decision.table[0].strict.low > 0
     # Better by 30 points at one task, at the other significantly worse than its tolerance allows.
@@ -227,7 +227,7 @@ def test_each_challenger_needs_more_to_pass_and_no_more_to_be_objected_to(tmp_pa
         write(tmp_path / folder, correct=right, size=400)
         write(tmp_path / folder, correct=left, size=400, task="other")
     for before in (0, 39):
-        decision = by_tasks(tmp_path / "bad", tmp_path / "good", asked=before)
+        decision = by_tasks(tmp_path / "bad", tmp_path / "good", earlier_challengers=before)
         assert (decision.passed, decision.reasons) == (False, ["other/score: worse by 0.0625; the tolerance is 0.03"])
 
 

@@ -239,7 +239,7 @@ def test_a_published_encoder_reads_pairs_as_it_was_trained():
     """RoBERTa: ``<s> A </s></s> B </s>`` in one segment; DistilBERT: BERT's pieces without segments."""
     roberta = input_format_of("masked", {"separators": 2, "segments": 1})
     assert roberta.write([11, 12], [13], 64) == ([CLS, 11, 12, SEP, SEP, 13, SEP], [0] * 7)
-    assert [part for part, _ in roberta.asked] == [CLS, "a", SEP, SEP, "b", SEP]
+    assert [part for part, _ in roberta.question] == [CLS, "a", SEP, SEP, "b", SEP]
     assert roberta.single == ((CLS, 0), ("a", 0), (SEP, 0))
     distilled = input_format_of("masked", {"separators": 1, "segments": 0})
     assert distilled.write([11], [13], 64) == ([CLS, 11, SEP, 13, SEP], [0] * 5)

@@ -415,5 +415,5 @@ def test_the_other_versions_that_the_gate_refused_beside_a_champion_are_counted_
         ):
             opened.ledger.end(opened.ledger.begin(Decision(action, version, champion, [])), carried_out=True)
         opened.ledger.begin(Decision("refused", "9", "2", ["not carried through"]))
-        assert [opened.ledger.asked("2", version) for version in ("5", "6", "8")] == [1, 1, 2]
-        assert opened.ledger.asked("1", "9") == 1
+        assert [opened.ledger.earlier_challengers("2", version) for version in ("5", "6", "8")] == [1, 1, 2]
+        assert opened.ledger.earlier_challengers("1", "9") == 1
