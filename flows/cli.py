@@ -43,11 +43,11 @@ Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisi
 
 def project() -> Path:
     """The folder with ``dvc.yaml`` at or above the current one. Raises UserError: there is none."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    cwd = Path.cwd()
+    for folder in (cwd, *cwd.parents):
         if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
             return folder
-    raise UserError(f"{here}: no dvc.yaml and params.yaml here or above; run plm in the project's folder")
+    raise UserError(f"{cwd}: no dvc.yaml and params.yaml here or above; run plm in the project's folder")
 
 
 def task(name: str, /, *arguments: object, **options: object) -> None:
@@ -252,14 +252,14 @@ def sweep(
     prepare_environment(root)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
     try:
-        found = sweeps.run(root, name, jobs)
+        searched = sweeps.run(root, name, jobs)
     except KeyboardInterrupt:
         print("interrupted: trials keep their state, and the next `plm sweep` resumes them")
         raise typer.Exit(INTERRUPTED) from None
-    task("sweep_page", found.folder)
-    for line in sweeps.lines(found):
+    task("sweep_page", searched.folder)
+    for line in sweeps.lines(searched):
         print(line)
-    raise typer.Exit(int(found.best is None))
+    raise typer.Exit(int(searched.best is None))
 
 
 @app.command()
@@ -280,9 +280,9 @@ def compare(
 
             with model_registry.opened(root) as opened:
                 if not folders:
-                    one, other = (opened.get(name) for name in names)
-                    if one.number != other.number:
-                        gate_runner.judge(root, opened, other, one, also_earlier=False)
+                    challenger, other = (opened.get(name) for name in names)
+                    if challenger.number != other.number:
+                        gate_runner.judge(root, opened, other, challenger, also_earlier=False)
                 folders = [
                     folder or opened.evidence(opened.get(name), Path(work) / str(number))
                     for number, (name, folder) in enumerate(zip(names, local, strict=True))
@@ -425,22 +425,22 @@ def gc(
         raise UserError("--yes, --dry-run: expected one of them")
     delete = yes or not (dry_run or sys.stdin.isatty())
     report = health.collect(project(), delete)
-    found = report.mended + report.findings
-    size = sum(each.bytes or 0 for each in found)  # as far as is known
+    findings = report.mended + report.findings
+    size = sum(finding.bytes or 0 for finding in findings)  # as far as is known
     if as_json:
-        waste = [{"what": each.where, "why": each.what, "bytes": each.bytes} for each in found]
+        waste = [{"what": finding.where, "why": finding.what, "bytes": finding.bytes} for finding in findings]
         print(json.dumps({"deleted": delete, "waste": waste, "bytes": size, "failed": report.unseen}, indent=2))
         raise typer.Exit(int(bool(report.unseen)))
     out = console()
-    if found:
+    if findings:
         table = Table("what", "why", "frees", title="Deleted" if delete else "To be deleted")
-        for each in found:
-            table.add_row(each.where, each.what, "" if each.bytes is None else decimal(each.bytes))
+        for finding in findings:
+            table.add_row(finding.where, finding.what, "" if finding.bytes is None else decimal(finding.bytes))
         out.print(table)
     for name, why in report.unseen.items():
         out.print(f"[yellow]warning[/yellow]        {name}: {why}")
-    out.print(f"{decimal(size)} {'freed' if delete else 'to be freed'}" if found else "nothing to delete")
-    if found and not delete:
+    out.print(f"{decimal(size)} {'freed' if delete else 'to be freed'}" if findings else "nothing to delete")
+    if findings and not delete:
         out.print("`plm gc --yes` deletes it")
     raise typer.Exit(int(bool(report.unseen)))
 

@@ -99,8 +99,8 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
             model = MODELS[config.architecture].model(sizes)
         # The model's own tensors take memory only once all shapes are known to fit.
         for name, tensor in model.state_dict().items():
-            if (found := tensors[name].shape) != tensor.shape:
-                raise RuntimeError(f"{name} has the shape {list(found)}; expected {list(tensor.shape)}")
+            if (given := tensors[name].shape) != tensor.shape:
+                raise RuntimeError(f"{name} has the shape {list(given)}; expected {list(tensor.shape)}")
         # Copied, because the library maps the file itself into memory, not aligned like torch's own tensors.
         own = {name: tensors.pop(name).to(like.dtype, copy=True) for name, like in model.state_dict().items()}
         model.load_state_dict(own, assign=True)

@@ -76,8 +76,8 @@ def from_dict(cls: type[T], data: object, where: str) -> T:
         # As JSON: YAML's lists become tuples, and its mappings dataclasses, if the types say so.
         return TypeAdapter(cls).validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        found = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "unexpected_keyword_argument")
-        first, *others = [UserError(_refusal(cls, each, where)) for each in found]
+        errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "unexpected_keyword_argument")
+        first, *others = [UserError(_refusal(cls, e, where)) for e in errors]
     # Not "from" pydantic's error: its references, hidden from the garbage collector, would keep all modules alive.
     first.beside = tuple(others)
     raise first
@@ -114,9 +114,9 @@ def listed(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: ``; did you mean 'x'?``, or nothing if none is similar."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -133,10 +133,10 @@ def _refusal(cls: type, error: Any, where: str) -> str:
     if kind == "value_error":
         return f"{name}.{error['ctx']['error']}"
     if kind == "unexpected_keyword_argument":
-        known = _names(_at(cls, place[:-1]))
-        if RENAMED.get(place[-1]) in known:
+        names = _names(_at(cls, place[:-1]))
+        if RENAMED.get(place[-1]) in names:
             return f"{name}: unknown parameter; its name is now {RENAMED[place[-1]]!r}"
-        hint = did_you_mean(place[-1], known) or f"; expected one of {', '.join(known)}"
+        hint = did_you_mean(place[-1], names) or f"; expected one of {', '.join(names)}"
         return f"{name}: unknown parameter{hint}"
     if kind == "missing":
         return f"{name}: missing, and it has no default"
@@ -148,8 +148,8 @@ def _refusal(cls: type, error: Any, where: str) -> str:
         expected = EXPECTED[kind].format(**error.get("ctx", {}))
     else:
         expected = error["msg"].removeprefix("Input should be ")
-    found = f"the text {value!r}" if isinstance(value, str) else repr(value)
-    return f"{name}: found {found}; expected {expected}{_hint(kind, value)}"
+    given = f"the text {value!r}" if isinstance(value, str) else repr(value)
+    return f"{name}: found {given}; expected {expected}{_hint(kind, value)}"
 
 
 def _at(kind: Any, place: Iterable[str | int]) -> Any:
@@ -157,7 +157,7 @@ def _at(kind: Any, place: Iterable[str | int]) -> Any:
     for step in place:
         kind = typing.get_type_hints(kind)[str(step)] if dataclasses.is_dataclass(kind) else typing.get_args(kind)[-1]
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
-            kind = next(each for each in typing.get_args(kind) if each is not types.NoneType)
+            kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
     return kind
 
 

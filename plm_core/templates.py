@@ -56,7 +56,7 @@ def plain(text: str) -> str:
 
     It uses character references, which start no markup in any dialect; the rules for backslashes differ.
     """
-    return re.sub(MARKUP, lambda found: f"&#{ord(found[0])};", " ".join(text.split()))
+    return re.sub(MARKUP, lambda match: f"&#{ord(match[0])};", " ".join(text.split()))
 
 
 def spaced(table: str) -> str:

@@ -83,12 +83,12 @@ def leftovers(folder, **environment):
 
 def publishers_of(folder):
     """The processes that publish this folder's journals."""
-    found = []
+    publishers = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
             if "tasks.tracking.publisher" in (process.info["cmdline"] or ()) and process.cwd() == str(folder):
-                found.append(process)
-    return found
+                publishers.append(process)
+    return publishers
 
 
 def wait_until(condition):

@@ -62,8 +62,8 @@ class Target:
 
     def names(self) -> list[str]:
         """The backups, the oldest first."""
-        found = self.fs.find(self._folder) if self.fs.exists(self._folder) else []
-        return sorted(Path(path).stem for path in found if path.endswith("Z.json"))
+        files = self.fs.find(self._folder) if self.fs.exists(self._folder) else []
+        return sorted(Path(path).stem for path in files if path.endswith("Z.json"))
 
     def path(self, name: str) -> str:
         """Where the manifest of a backup is."""
@@ -179,8 +179,8 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
     with only_one(root), _opened(root, source) as store:
         names = [name for name in store.names() if name.startswith(at)]
         if not names:
-            known = ", ".join(store.names()[-5:]) or "none"
-            raise UserError(f"{source}: no backup {at!r}; the newest are: {known}")
+            newest = ", ".join(store.names()[-5:]) or "none"
+            raise UserError(f"{source}: no backup {at!r}; the newest are: {newest}")
         manifest = store.manifest(names[-1])
         (root / paths.ARTIFACTS).mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".restore-", dir=root / paths.ARTIFACTS) as scratch:

@@ -83,7 +83,7 @@ def old_compiled(root: Path, rules: Retention) -> Found:
     """Compiled code that no training run has read for a long time."""
     before = time.time() - rules.days * DAY_S
     files = {path: path.stat() for path in (root / paths.COMPILED).rglob("*") if path.is_file()}
-    unread = {path: each for path, each in files.items() if max(each.st_atime, each.st_mtime) < before}
+    unread = {path: stat for path, stat in files.items() if max(stat.st_atime, stat.st_mtime) < before}
 
     def delete() -> None:
         for path in unread:
@@ -91,7 +91,7 @@ def old_compiled(root: Path, rules: Retention) -> Found:
 
     if unread:
         what = f"{len(unread):,} files of {paths.COMPILED.as_posix()}"
-        size = sum(each.st_size for each in unread.values())
+        size = sum(stat.st_size for stat in unread.values())
         yield waste(what, f"not read for {rules.days} days", size, delete)
 
 

@@ -40,7 +40,7 @@ def look(root: Path, everything: bool = False, mend: bool = False) -> Report:
     # A fix may reveal something else, or need a second look to be believed.
     mended = findings.look(CHECKS, root, everything, mend=True).mended if mend else []
     report = findings.look(CHECKS, root, everything)
-    report.mended.extend(each for each in mended if each not in report.findings)
+    report.mended.extend(finding for finding in mended if finding not in report.findings)
     return report
 
 
@@ -54,8 +54,8 @@ def plain(report: Report) -> dict[str, Any]:
 
     def shown(findings: list[Finding]) -> list[dict[str, Any]]:
         return [
-            {"what": each.what, "where": each.where, "mend": each.mend, "safe": each.safe is not None}
-            for each in findings
+            {"what": finding.what, "where": finding.where, "mend": finding.mend, "safe": finding.safe is not None}
+            for finding in findings
         ]
 
     return asdict(report, dict_factory=dict) | {"findings": shown(report.findings), "mended": shown(report.mended)}
@@ -63,11 +63,11 @@ def plain(report: Report) -> dict[str, Any]:
 
 def lines(report: Report) -> Iterator[str]:
     """The report for people."""
-    for each in report.mended:
-        yield f"fixed          {each.where}: {each.what}"
-    for each in report.findings:
-        yield f"problem        {each.where}: {each.what}"
-        yield f"               fix: {each.mend}{' (--fix does it)' if each.safe else ''}"
+    for finding in report.mended:
+        yield f"fixed          {finding.where}: {finding.what}"
+    for finding in report.findings:
+        yield f"problem        {finding.where}: {finding.what}"
+        yield f"               fix: {finding.mend}{' (--fix does it)' if finding.safe else ''}"
     for name, why in report.unseen.items():
         yield f"not checked    {name}: {why}"
     for note in report.notes:
@@ -109,4 +109,4 @@ def last_step(root: Path) -> None:
     for name, why in report.unseen.items():
         log.warning("not cleaned up: %s: %s", name, why)
     if report.mended:
-        log.info("cleaned up: %s", "; ".join(each.where for each in report.mended))
+        log.info("cleaned up: %s", "; ".join(finding.where for finding in report.mended))

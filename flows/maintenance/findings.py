@@ -57,20 +57,20 @@ def look(checks: Mapping[str, Check], root: Path, given: object, mend: bool = Fa
     # A store that is away must not hide what is wrong elsewhere.
     for name, check in checks.items():
         try:
-            for said in (found := check(root, given)):
-                if isinstance(said, str):
-                    report.notes.append(said)
-                elif mend and said.safe:
+            for finding in (findings := check(root, given)):
+                if isinstance(finding, str):
+                    report.notes.append(finding)
+                elif mend and finding.safe:
                     # At once, while the check holds what it has opened.
                     try:
-                        said.safe()
-                        report.mended.append(said)
+                        finding.safe()
+                        report.mended.append(finding)
                     except (UserError, OSError) as error:
-                        report.unseen[said.where] = " ".join(str(error).split())
+                        report.unseen[finding.where] = " ".join(str(error).split())
                     except Exception as error:  # noqa: BLE001 the check knows those of the store that it has opened
-                        found.throw(error)
+                        findings.throw(error)
                 else:
-                    report.findings.append(said)
+                    report.findings.append(finding)
         except (UserError, OSError) as error:
             report.unseen[name] = " ".join(str(error).split())
     return report

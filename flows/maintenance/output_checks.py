@@ -82,20 +82,20 @@ def outputs(root: Path, _everything: bool) -> Found:
             f"the last run, of {moment(killed)}, was killed", "outputs", "`plm run` settles this and the rest"
         )
     # Whoever held the checkout in the meantime has written its name into the lock.
-    found = differing(root)
+    changed = differing(root)
     if (root / LOCK).read_text() != ours:
         yield "outputs: not compared with dvc.lock, because a run or another command has started; try again"
         return
-    kept = [path for path, _, _, cached in found if cached]
+    kept = [path for path, _, _, cached in changed if cached]
     if kept and not any((root / path).exists() for path in kept) and empty(root):
         yield "outputs: nothing that dvc.lock records is here yet; run `dvc pull` or `plm run`"
-        found = [output for output in found if not output[3]]
+        changed = [output for output in changed if not output[3]]
 
     def restore(path: str) -> None:
         with opened(root) as repo:
             repo.checkout([str(root / path)])
 
-    for path, stage, state, cached in found:
+    for path, stage, state, cached in changed:
         what = f"the output {WORDS.get(state, state)}"
         if state == "deleted" and cached and not killed:  # a stage deletes its outputs before it runs
             mend = f"`dvc checkout {path}` restores it"
@@ -194,7 +194,7 @@ def _git(root: Path, *arguments: str, given: bytes = b"") -> bytes:
     """
     done = subprocess.run(["git", *arguments], cwd=root, input=given, capture_output=True, check=False)
     if done.returncode and any((folder / ".git").exists() for folder in (root, *root.parents)):
-        said = " ".join(done.stderr.decode(errors="replace").split())
+        message = " ".join(done.stderr.decode(errors="replace").split())
         what = f"`git {arguments[0]}` cannot say what is needed"
-        raise UserError(f"{root}: nothing is deleted from DVC's cache: {what}: {said}")
+        raise UserError(f"{root}: nothing is deleted from DVC's cache: {what}: {message}")
     return done.stdout

@@ -36,10 +36,10 @@ def schedule(root: Path, _everything: bool) -> Found:
     scheduled = FlowRunFilter.model_validate({"state": {"type": {"any_": ["SCHEDULED"]}}})
     with client(url) as opened:
         ours = FlowFilter.model_validate({"name": {"any_": [FLOW]}})
-        found = [each for each in opened.read_deployments(flow_filter=ours) if of_checkout(each, root)]
-        if not found:
+        deployments = [d for d in opened.read_deployments(flow_filter=ours) if of_checkout(d, root)]
+        if not deployments:
             yield f"schedule: {shown(url)} has no deployment of this checkout; `plm deploy` makes one"
-        for deployment in found:
+        for deployment in deployments:
             where = f"deployment {FLOW}/{deployment.name} at {shown(url)}"
 
             # Runs that wait: the first may be overdue, or there is none.
@@ -83,17 +83,17 @@ def old_runs(root: Path, rules: Retention) -> Found:
     # A server may serve many checkouts, and knows them by the labels that their runs give themselves.
     before = (datetime.now(UTC) - timedelta(days=rules.days)).isoformat()
     with client(url) as opened:
-        found: list[Any] = []
+        runs: list[Any] = []
         while page := opened.read_flow_runs(
             flow_filter=FlowFilter.model_validate({"name": {"any_": [FLOW]}}),
             flow_run_filter=FlowRunFilter.model_validate(
                 {"state": {"type": {"any_": ENDED}}, "end_time": {"before_": before}}
             ),
             limit=PAGE,
-            offset=len(found),
+            offset=len(runs),
         ):
-            found += page
-        ours = [run.id for run in found if of_checkout(run, root)]
+            runs += page
+        ours = [run.id for run in runs if of_checkout(run, root)]
 
         def delete() -> None:
             for run in ours:

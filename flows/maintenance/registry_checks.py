@@ -40,12 +40,12 @@ def registry(root: Path, everything: bool) -> Found:
     if not made(flow_configs.read(root)[0].uri):
         yield "MLflow: nothing is registered yet"
         return
-    with opened(root) as found:
-        runs = {run.info.run_id: run for run in found.runs(f"tags.`{DIGEST_TAG}` != ''", ALL)}
-        for version in found.versions():
-            yield from _version(found, version, runs.get(version.run_id), everything)
-        yield from _decisions(found)
-        yield from _running(root, found)
+    with opened(root) as models:
+        runs = {run.info.run_id: run for run in models.runs(f"tags.`{DIGEST_TAG}` != ''", ALL)}
+        for version in models.versions():
+            yield from _version(models, version, runs.get(version.run_id), everything)
+        yield from _decisions(models)
+        yield from _running(root, models)
 
 
 def _version(registry: Registry, version: Version, run: "Run | None", everything: bool) -> Iterator[Finding]:
@@ -146,13 +146,13 @@ def _running(root: Path, registry: Registry) -> Iterator[Finding]:
     # What a run's process would still send decides: its journal is the only copy of that.
     running = list(registry.runs("attributes.status = 'RUNNING'"))
     abandoned = {run.info.run_id for run in registry.abandoned()}
-    known = {journal.path.stem: journal for journal in journals(root)}
-    here = registry.tracking.uri.startswith(SQLITE)
+    journal_of = {journal.path.stem: journal for journal in journals(root)}
+    local = registry.tracking.uri.startswith(SQLITE)
     for run in running:
         number, tags = run.info.run_id, run.data.tags
         key = tags.get(JOURNAL_TAG, "")
         safe: Callable[[], object] | None = partial(kill, number)
-        journal = known.get(key)
+        journal = journal_of.get(key)
         if number in abandoned:
             what = "a registration was killed and left it RUNNING without a version"
             mend = "end it in MLflow as KILLED; the next `plm run` registers the checkpoint if it is current"
@@ -160,7 +160,7 @@ def _running(root: Path, registry: Registry) -> Iterator[Finding]:
             what = "its process is dead, and it is RUNNING in MLflow"
             mend = "the next `plm run` sends the rest of its journal, and ends it"
             safe = None if journal.damaged else partial(send_leftovers, root)
-        elif key and not journal and tags.get("plm.host") == socket.gethostname() and here:
+        elif key and not journal and tags.get("plm.host") == socket.gethostname() and local:
             what = "its process and its journal are gone, and it is RUNNING in MLflow"
             mend = "end it in MLflow as KILLED: what its process did not send is lost"
         else:
@@ -268,7 +268,7 @@ def _bytes(registry: Registry, run: str) -> int:
 
     def size(files: Any, folder: str | None) -> int:
         listed = files.list_artifacts(folder)
-        return sum(size(files, each.path) if each.is_dir else each.file_size or 0 for each in listed)
+        return sum(size(files, file.path) if file.is_dir else file.file_size or 0 for file in listed)
 
     places = [model.artifact_location for model in _models(registry, run)]
     with unless_gone():

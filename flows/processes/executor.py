@@ -140,10 +140,10 @@ def helped(
             yield
         finally:
             over.set()
-            while not all(each.done() for each in helping):
+            while not all(future.done() for future in helping):
                 for helper in [*helpers]:  # one may just have started
                     helper.end()
                 time.sleep(END_S)
-            for error in filter(None, (each.exception() for each in helping)):
+            for error in filter(None, (future.exception() for future in helping)):
                 say(f"{stage}: a node could not help: {error}")
             wanted.unlink(missing_ok=True)

@@ -62,9 +62,9 @@ class StageError(Exception):
     def reason(self) -> str:
         """The line that says why: the stage's own ``error:`` line, or its last line."""
         shell = signal.strsignal(-self.status) if self.status is not None and self.status < 0 else None
-        said = [line for line in self.tail if line and line != shell]
-        errors = [line for line in said if line.startswith("error: ")]
-        return (errors or said or ["no output"])[-1].removeprefix("error: ")
+        lines = [line for line in self.tail if line and line != shell]
+        errors = [line for line in lines if line.startswith("error: ")]
+        return (errors or lines or ["no output"])[-1].removeprefix("error: ")
 
     @property
     def saved(self) -> str:
@@ -110,9 +110,9 @@ class Running:
         used = Spent()
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         for line in self.lines:
-            said, mark, about = line.partition(supervisor.ENDED)
-            if said or not mark:  # a command's last line may lack its newline
-                tail.append(said.rstrip())
+            output, mark, about = line.partition(supervisor.ENDED)
+            if output or not mark:  # a command's last line may lack its newline
+                tail.append(output.rstrip())
                 on_line(tail[-1])
             if mark:
                 last, seconds, kilobytes = about.split()
@@ -278,7 +278,7 @@ class StageProcesses:
         self.interrupted.set()
         with self._lock:
             running = list(self._running)
-        for each in running:
-            each.end()
-        for each in running:
-            each.ended.wait()
+        for process in running:
+            process.end()
+        for process in running:
+            process.ended.wait()

@@ -71,7 +71,7 @@ class Runner:
 
     def lines(self, seconds: float) -> tuple[list[str], bool]:
         """The lines of the command since the last call, collected for ``seconds``; and whether it has ended."""
-        found: list[str] = []
+        lines: list[str] = []
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -79,9 +79,9 @@ class Runner:
             except queue.Empty:
                 break
             if line is None:
-                return found, True
-            found.append(line)
-        return found, False
+                return lines, True
+            lines.append(line)
+        return lines, False
 
     def end(self) -> None:
         """Have the command save its state and end."""
@@ -126,21 +126,21 @@ def run(ray: Any, cores: int, gpus: int, name: str, together: str, command: Sequ
     env = {key: value for key, value in os.environ.items() if not key.startswith(OWN)}
     started = actor.start.remote(command, str(Path.cwd()), env, gpus)
     begun = time.monotonic()
-    said = False
+    notified = False
     while not ray.wait([started], timeout=BATCH_S)[0]:
         if ending.is_set():
             return INTERRUPTED
-        if not said and time.monotonic() - begun > TOLD_S:
-            said = True
+        if not notified and time.monotonic() - begun > TOLD_S:
+            notified = True
             wanted = f"{nodes} nodes" if nodes else "a node"
             print(f"{name} waits for {wanted} with {cores} cores and {gpus} GPUs free", flush=True)
     if why := ray.get(started):
         return _failed(why, USER_ERROR)
     ended = LOST
-    over = told = False
+    over = notified_end = False
     while not over:
-        if ending.is_set() and not told:
-            told = True
+        if ending.is_set() and not notified_end:
+            notified_end = True
             actor.end.remote()
         lines, over = ray.get(actor.lines.remote(BATCH_S))
         for line in lines:
@@ -183,9 +183,9 @@ def main() -> int:
             configure_logging=False,
         )
     except Exception as error:  # noqa: BLE001 Ray raises too many kinds to list
-        said = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300]
         return _failed(
-            f"no Ray cluster answers at {address} ({said}); expected `ray start --head`, or RAY_ADDRESS", INTERRUPTED
+            f"no Ray cluster answers at {address} ({reason}); expected `ray start --head`, or RAY_ADDRESS", INTERRUPTED
         )
     try:
         return run(ray, given.cores, given.gpus, given.name, given.together, given.command)

@@ -105,7 +105,7 @@ class Machine:
             self._waiting.append(stage)
             try:
                 while True:
-                    first = max(self._waiting, key=lambda each: each[0])
+                    first = max(self._waiting, key=lambda waiting: waiting[0])
                     if cores <= self._free and (first is stage or first[1] <= self._free - cores):
                         break
                     self._changed.wait(POLL_S)
@@ -113,7 +113,7 @@ class Machine:
                         raise CancelledError
                 self._free -= cores
             finally:
-                self._waiting = [each for each in self._waiting if each is not stage]
+                self._waiting = [waiting for waiting in self._waiting if waiting is not stage]
                 self._changed.notify_all()
         try:
             yield
@@ -160,7 +160,7 @@ def look(root: Path, outputs: int, memory: int, say: Callable[[str], object]) ->
     if free < 2 * outputs + RESERVE:
         say(f"{disk}, but the last outputs had {human_size(outputs)}, which are kept here and in DVC's cache; {FREES}")
     if (left := available()) < memory:
-        say(f"{human_size(left)} of memory are free, but the last run of this stage took {human_size(memory)}: it may be killed")
+        say(f"{human_size(left)} of memory are free, but this stage last took {human_size(memory)}: it may be killed")
 
 
 def available() -> int:
@@ -191,7 +191,7 @@ def human_size(size: int) -> str:
 def _count(path: Path, name: str) -> int:
     """The number after this name in a file with a name and a number per line; 0 if it is missing."""
     try:
-        found = re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE)
+        match = re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE)
     except OSError:
         return 0
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0

@@ -80,13 +80,13 @@ def supervise(child: int, grace_s: float) -> int:
     wake, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    told = False
-    while not (told or _has_ended(child)):
+    closed = False
+    while not (closed or _has_ended(child)):
         ready, _, _ = select.select([0, wake], [], [])
         if wake in ready:
             os.read(wake, 4096)
-        told = 0 in ready and not os.read(0, 1)
-    if told:
+        closed = 0 in ready and not os.read(0, 1)
+    if closed:
         os.killpg(0, signal.SIGINT)
         deadline = time.monotonic() + grace_s
         while not _has_ended(child) and time.monotonic() < deadline:

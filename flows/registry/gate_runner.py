@@ -49,7 +49,7 @@ def package(
             raise RegistrationFailed(f"tasks.commands.package ended with exit status {status}; see its error above")
         answer = json.loads(answered.read_text(encoding="utf-8"))
     if answer["error"]:
-        names = ", ".join(each["tags"]["dvc.stage"] for each in new)
+        names = ", ".join(version["tags"]["dvc.stage"] for version in new)
         raise RegistrationFailed(f"{names}: could not be logged as models: {answer['error']}")
     for number, problem in answer["problems"].items():
         if problem and problem["passing"]:
@@ -73,20 +73,20 @@ def judge(
     sides = [challenger] if champion is None else [champion, challenger]
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        known = {"experiment": registry.experiment(), "sides": [about(registry, side) for side in sides]}
-        (work / "about.json").write_text(json.dumps(known), encoding="utf-8")
+        facts = {"experiment": registry.experiment(), "sides": [about(registry, side) for side in sides]}
+        (work / "about.json").write_text(json.dumps(facts), encoding="utf-8")
         evidence = {side.number: registry.evidence(side, work / side.number) for side in sides}
         arguments = ["--challenger", str(evidence[challenger.number])]
         if champion:
-            earlier = registry.ledger.earlier_challengers(champion.number, challenger.number)
-            arguments += ["--champion", str(evidence[champion.number]), "--earlier-challengers", str(earlier)]
+            looks = registry.ledger.earlier_challengers(champion.number, challenger.number)
+            arguments += ["--champion", str(evidence[champion.number]), "--earlier-challengers", str(looks)]
 
         def gate() -> dict[str, Any]:
             out = work / "decision.json"
             command = ["tasks.commands.gate", *arguments, "--out", str(out), "--about", str(work / "about.json")]
-            status, said = _task(root, command, subprocess.PIPE)
+            status, message = _task(root, command, subprocess.PIPE)
             if status != 0:
-                raise RegistryError(f"the gate cannot judge: {said.strip() or f'exit status {status}'}")
+                raise RegistryError(f"the gate cannot judge: {message.strip() or f'exit status {status}'}")
             return dict(json.loads(out.read_text(encoding="utf-8")))
 
         def settled(sides: Sequence[Version], stale: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def judge(
             fresh: set[tuple[str, str]] = set()
             while wanted := [(s, f) for s in sides for f in decision[stale] if (s.number, f) not in fresh]:
                 side = wanted[0][0]
-                files = [file for each, file in wanted if each is side]
+                files = [file for owner, file in wanted if owner is side]
                 _evaluate_again(root, registry, side, files, evidence[side.number])
                 fresh |= {(side.number, file) for file in files}
                 decision = gate()
@@ -134,29 +134,29 @@ def judge(
 
 def about(registry: Registry, version: Version) -> dict[str, Any]:
     """What the registry knows about a version; only its tags if its run was deleted."""
-    known: dict[str, Any] = {"version": version.number, "run": "", "tags": dict(version.tags)}
-    known |= {"params": {}, "metrics": {}, "samples": []}
+    facts: dict[str, Any] = {"version": version.number, "run": "", "tags": dict(version.tags)}
+    facts |= {"params": {}, "metrics": {}, "samples": []}
     with unless_gone(), tempfile.TemporaryDirectory() as folder:
         run = registry.client.get_run(version.run_id)
-        known |= {"run": version.run_id, "tags": {**run.data.tags, **version.tags}}
-        known |= {"params": run.data.params, "metrics": run.data.metrics}
+        facts |= {"run": version.run_id, "tags": {**run.data.tags, **version.tags}}
+        facts |= {"params": run.data.params, "metrics": run.data.metrics}
         if registry.client.list_artifacts(version.run_id, "samples"):
             try:
-                (found,) = Path(registry.client.download_artifacts(version.run_id, "samples", folder)).iterdir()
-                known["samples"] = json.loads(found.read_text(encoding="utf-8"))
+                (samples,) = Path(registry.client.download_artifacts(version.run_id, "samples", folder)).iterdir()
+                facts["samples"] = json.loads(samples.read_text(encoding="utf-8"))
             except ValueError as error:
                 warn(f"{registry.name} version {version.number}: its samples are left out: {error}")
-    return known
+    return facts
 
 
 def _evaluate_again(root: Path, registry: Registry, version: Version, files: list[str], evidence: Path) -> None:
     """Replace these evidence files of a version by an evaluation of its checkpoint on the current examples."""
-    said = f"{registry.name} version {version.number} is re-evaluated on the current examples"
+    progress = f"{registry.name} version {version.number} is re-evaluated on the current examples"
     tasks = dict(map(task_and_seed, files))  # all seeds of a task are replaced together
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = registry.checkpoint(version, Path(folder))
         for number, (task, seed) in enumerate(tasks.items(), 1):
-            print(f"{said}: {task or 'likelihood'} ({number} of {len(tasks)})", file=sys.stderr, flush=True)
+            print(f"{progress}: {task or 'likelihood'} ({number} of {len(tasks)})", file=sys.stderr, flush=True)
             # Nothing is trained for minimal pairs: their seed is 0.
             module = {"": "tasks.stages.evaluate", "0": "tasks.stages.minimal_pairs"}.get(seed, "tasks.stages.finetune")
             output = Path(tempfile.mkdtemp(dir=folder))
@@ -185,5 +185,5 @@ def _task(root: Path, arguments: Sequence[str], stderr: int, **env: str) -> tupl
     command = [sys.executable, "-m", *arguments]
     options = {"cwd": root, "env": os.environ | env, "stdout": subprocess.DEVNULL, "stderr": stderr, "text": True}
     with supervisor.started(GRACE_S, command, **options) as process:
-        said = process.stderr.read() if process.stderr else ""
-        return process.wait(), said  # before the pipe is closed, which would end it
+        message = process.stderr.read() if process.stderr else ""
+        return process.wait(), message  # before the pipe is closed, which would end it

@@ -132,8 +132,8 @@ class Ledger:
 
     def tags_of(self, version: str) -> dict[str, str]:
         """The tags that completed decisions have given a version; later ones win."""
-        found = [self._read(run) for run in self._finished() if run.data.params["version"] == version]
-        return {key: value for decision in found if decision for key, value in decision.tags.items()}
+        decisions = [self._read(run) for run in self._finished() if run.data.params["version"] == version]
+        return {key: value for decision in decisions if decision for key, value in decision.tags.items()}
 
     def runs(self) -> list["Run"]:
         """The runs in the order of the decisions, not of time: the clock may have been set back in between."""
@@ -147,6 +147,6 @@ class Ledger:
     def _read(self, run: "Run") -> Decision | None:
         with tempfile.TemporaryDirectory() as folder, unless_gone(), contextlib.suppress(ValueError, KeyError):
             path = self._client.download_artifacts(run.info.run_id, FILE, folder)
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
-            return Decision(**{name: found[name] for name in Decision.__dataclass_fields__})
+            fields = json.loads(Path(path).read_text(encoding="utf-8"))
+            return Decision(**{name: fields[name] for name in Decision.__dataclass_fields__})
         return None

@@ -73,9 +73,9 @@ def pages(search: Callable[[str | None], Any]) -> Iterator[Any]:
     """The results of a search, page after page."""
     page: str | None = None
     while True:
-        found = search(page)
-        yield from found
-        if not (page := found.token):
+        results = search(page)
+        yield from results
+        if not (page := results.token):
             return
 
 

@@ -126,22 +126,22 @@ class Registry:
 
     def version_runs(self) -> set[str]:
         """The runs of all versions, including those of other models, which may share the experiment."""
-        found = pages(lambda page: self.client.search_model_versions(None, 1000, None, page))
-        return {version.run_id for version in found}
+        versions = pages(lambda page: self.client.search_model_versions(None, 1000, None, page))
+        return {version.run_id for version in versions}
 
     def abandoned(self) -> "list[Run]":
         """The runs of registrations that were killed before they had made a version: nobody continues them."""
-        known = self.version_runs()
+        registered = self.version_runs()
         latest = (time.time() - ABANDONED_S) * 1000
         running = self.runs(f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'")
-        return [run for run in running if run.info.run_id not in known and run.info.start_time < latest]
+        return [run for run in running if run.info.run_id not in registered and run.info.start_time < latest]
 
     # Versions and aliases.
 
     def versions(self) -> list[Version]:
         """All versions, the newest first."""
         aliases = self.aliases()
-        found = [
+        versions = [
             Version(
                 number=str(version.version),
                 run_id=version.run_id or NO_RUN,
@@ -153,7 +153,7 @@ class Registry:
                 lambda page: self.client.search_model_versions(f"name = '{self.name}'", 1000, None, page)
             )
         ]
-        return sorted(found, key=lambda version: -int(version.number))
+        return sorted(versions, key=lambda version: -int(version.number))
 
     def get(self, name: str) -> Version:
         """The version with this number or alias.
@@ -165,13 +165,13 @@ class Registry:
         for version in versions:
             if name == version.number or name in version.aliases:
                 return version
-        known = ", ".join(version.number for version in reversed(versions)) or "none yet"
-        raise RegistryError(f"{self.name}: no version or alias {name!r}; versions are: {known}")
+        numbers = ", ".join(version.number for version in reversed(versions)) or "none yet"
+        raise RegistryError(f"{self.name}: no version or alias {name!r}; versions are: {numbers}")
 
     def champions(self, *but: str) -> list[Version]:
         """The champions in the ledger that still exist, the latest first, except the versions ``but``."""
-        known = {version.number: version for version in self.versions() if version.number not in but}
-        return [known[number] for number in reversed(self.ledger.champions()) if number in known]
+        by_number = {version.number: version for version in self.versions() if version.number not in but}
+        return [by_number[number] for number in reversed(self.ledger.champions()) if number in by_number]
 
     def champion(self, *but: str) -> Version | None:
         """The latest of the ``champions``: the one that the alias names if a person has neither moved nor deleted it.
@@ -219,19 +219,19 @@ class Registry:
         expected = again or version.tags.get(EVIDENCE_TAG)
         target.mkdir()
         with unless_gone():
-            found = Path(self.client.download_artifacts(version.run_id, _evidence_path(again), str(target)))
-            whole = expected in (None, evidence_digest(sorted(found.iterdir())))
-            return found, "" if whole else "is damaged"
+            folder = Path(self.client.download_artifacts(version.run_id, _evidence_path(again), str(target)))
+            whole = expected in (None, evidence_digest(sorted(folder.iterdir())))
+            return folder, "" if whole else "is damaged"
         return target, "has been deleted"
 
     def evidence(self, version: Version, target: Path) -> Path:
         """The folder with a version's latest evidence. If it is deleted or damaged, a warning says so, and the folder
         is empty: the gate re-evaluates a champion."""
-        found, wrong = self.stored_evidence(version, target)
+        folder, wrong = self.stored_evidence(version, target)
         if wrong:
             warn(f"{self.name} version {version.number}: its stored evidence {wrong}")
-            (found := target / "none").mkdir()
-        return found
+            (folder := target / "none").mkdir()
+        return folder
 
     def keep_evidence(self, version: Version, folder: Path) -> None:
         """Make the files in ``folder`` the evidence of a version from now on."""
@@ -256,15 +256,15 @@ class Registry:
         flavors = yaml.safe_load(model.read_text(encoding="utf-8"))["flavors"]
         inside = flavors["python_function"]["artifacts"]["checkpoint"]["path"]
         wanted = f"{uri}/{inside}/{only}".rstrip("/")
-        found = Path(mlflow.artifacts.download_artifacts(artifact_uri=wanted, dst_path=str(target)))
-        found = found.parent if only else found
-        if (digest := sha256(found / CHECKSUMS)) != version.tags.get(DIGEST_TAG, digest):
+        folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=wanted, dst_path=str(target)))
+        folder = folder.parent if only else folder
+        if (digest := sha256(folder / CHECKSUMS)) != version.tags.get(DIGEST_TAG, digest):
             raise RegistryError(
                 f"{self.name}: the checkpoint of version {version.number} is damaged: {CHECKSUMS} has the sha256 "
                 f"{digest[:12]}, registered was {version.tags[DIGEST_TAG][:12]}; "
                 "`plm restore` restores the registry from a backup"
             )
-        return found
+        return folder
 
     # Decisions: recorded in the ledger, then carried out, then closed. Whoever finds one open completes it.
 
@@ -312,12 +312,12 @@ class Registry:
     def disagreement(self) -> tuple[str, str] | None:
         """How the alias ``champion`` and the ledger disagree, and what fixes that; None if they agree."""
         alias = self.alias(CHAMPION)
-        known = next(reversed(self.ledger.champions()), None)
-        if alias == known:
+        recorded = next(reversed(self.ledger.champions()), None)
+        if alias == recorded:
             return None
         if alias is None:
-            return f"no version is the champion, although version {known} was", SETS_IT
-        what = f"somebody has made version {alias} the champion, but the ledger has {known or 'none'}"
+            return f"no version is the champion, although version {recorded} was", SETS_IT
+        what = f"somebody has made version {alias} the champion, but the ledger has {recorded or 'none'}"
         return what, "the next `plm run` asks the gate about it, and records it"
 
     def _carry_out(self, decision: Decision) -> None:
@@ -331,11 +331,11 @@ class Registry:
         # The decision on the pages of the version and of its run; without details, the gate was not asked.
         version = self.get(decision.version)
         details = decision.details or {}
-        known = self.client.get_model_version(self.name, version.number).description or ""
-        text = details.get("description") or (known.partition("\n\n")[2] if known.startswith("Overruled") else known)
+        old = self.client.get_model_version(self.name, version.number).description or ""
+        text = details.get("description") or (old.partition("\n\n")[2] if old.startswith("Overruled") else old)
         if decision.gate == "overruled":
             text = f"Overruled, {decision.action}: {' '.join(decision.reasons[0].split())}\n\n{text}"[:LIMIT]
-        if text != known:
+        if text != old:
             self.client.update_model_version(self.name, version.number, text)
         with unless_gone():
             self.client.set_tag(version.run_id, "gate", decision.gate)

@@ -46,11 +46,11 @@ def needed(root: Path, stages: Iterable[Stage]) -> bool:
     if not wanted:
         return False
     try:
-        found = registry_status.registry_status(root)
+        status = registry_status.registry_status(root)
     except RegistrationFailed:
         return True  # registering will say why
-    settled = {v["checkpoint_sha256"] for v in found["versions"] if v["gate"] or CHAMPION in v["aliases"]}
-    return bool(wanted - settled) or found["unsettled"]
+    settled = {v["checkpoint_sha256"] for v in status["versions"] if v["gate"] or CHAMPION in v["aliases"]}
+    return bool(wanted - settled) or status["unsettled"]
 
 
 def register(
@@ -180,8 +180,8 @@ def catch_up(root: Path, registry: Registry) -> list[Outcome]:
     with registry.alone():
         recovered = registry.recover()
     done = [
-        Outcome(each.version, registry.get(each.version).tags.get("dvc.stage", "by hand"), each.action, each.reasons)
-        for each in recovered
+        Outcome(late.version, registry.get(late.version).tags.get("dvc.stage", "by hand"), late.action, late.reasons)
+        for late in recovered
     ]
     alias = registry.alias(CHAMPION)
     odd = registry.disagreement()
@@ -221,16 +221,16 @@ def evidence_files(root: Path, stage: Stage, stages: Iterable[Stage]) -> list[Pa
 
 def _checkpoints(root: Path, stages: Iterable[Stage]) -> list[tuple[Stage, str]]:
     """The stages with ``meta: register``, each with the sha256 of its checkpoint's list of checksums."""
-    found = []
+    checkpoints = []
     for stage in stages:
         if stage.register is not None:
             path = root / stage.register["checkpoint"] / CHECKSUMS
             try:
-                found.append((stage, sha256(path)))
+                checkpoints.append((stage, sha256(path)))
             except OSError as error:
                 expected = "expected a checkpoint made by its stage"
                 raise RegistryError(f"{path}: {error.strerror}; {expected}") from error
-    return found
+    return checkpoints
 
 
 def _by_digest(registry: Registry) -> dict[str, Version]:

@@ -41,9 +41,9 @@ def registry_status(root: Path) -> dict[str, Any]:
     cache = database.with_name(f"{database.name}.status.json")
     before = state()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads(cache.read_text(encoding="utf-8"))
-        if found["key"] == before:
-            return dict(found["status"])
+        cached = json.loads(cache.read_text(encoding="utf-8"))
+        if cached["key"] == before:
+            return dict(cached["status"])
     status = from_mlflow(root)
     if before == state():
         with contextlib.suppress(OSError):  # with a full disk, the next call only takes longer

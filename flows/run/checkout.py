@@ -54,8 +54,8 @@ def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterat
         except GraphError:
             check_parameters(root)  # its message is better if DVC could not fill in a parameter
             raise
-        for said in graph.mended:
-            say(said)
+        for repair in graph.mended:
+            say(repair)
         reasons = {stage.name: ["forced"] for stage in graph.stages} if force else graph.status()
         stale = tuple(name for name, why in reasons.items() if why)
         if stale:

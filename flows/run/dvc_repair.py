@@ -53,8 +53,8 @@ def mend(repo: Any) -> list[str]:
                 done.append(f"{path}: half written; removed")
             else:
                 kept = {
-                    "write": {name: one for name, one in held["write"].items() if _may_hold(one)},
-                    "read": {name: [one for one in many if _may_hold(one)] for name, many in held["read"].items()},
+                    "write": {name: entry for name, entry in held["write"].items() if _may_hold(entry)},
+                    "read": {name: [e for e in readers if _may_hold(e)] for name, readers in held["read"].items()},
                 }
                 if kept != held:
                     atomic_text(path, json.dumps(kept))

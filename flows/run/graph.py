@@ -235,8 +235,8 @@ class Graph:
         read = {Path(dep.fs_path) for name in stages for dep in self._nodes[name].deps if dep.protocol == "local"}
         root = Path(self._repo.root_dir)
         given = (path for path in read if path.is_relative_to(root) and not any(map(path.is_relative_to, made)))
-        found = (path for path in given if not any(out.is_relative_to(path) for out in made))
-        return sorted(path.relative_to(root).as_posix() for path in found)
+        inputs = (path for path in given if not any(out.is_relative_to(path) for out in made))
+        return sorted(path.relative_to(root).as_posix() for path in inputs)
 
     def _ordered(self) -> tuple[Stage, ...]:
         import networkx
@@ -363,13 +363,13 @@ def _reasons(node: Any) -> list[str]:
     return [f"{label}: {', '.join(names)}" if names else label for label, names in changed.items()]
 
 
-def replaced(lock: str, one: str) -> str:
+def replaced(lock: str, entry_text: str) -> str:
     """The text of a ``dvc.lock`` with the entry of ``one``, the text of another that holds a single stage.
 
     DVC itself reads all stages with their comments and writes them all again, which takes 1 s for 40.
     """
     before, entries, rest = _entries(lock if re.search("^stages:$", lock, re.MULTILINE) else f"{lock}stages:\n")
-    by_name = {entry.partition("\n")[0]: entry for entry in (*entries, *_entries(one)[1])}
+    by_name = {entry.partition("\n")[0]: entry for entry in (*entries, *_entries(entry_text)[1])}
     return "".join((before, *by_name.values(), rest))
 
 

@@ -100,8 +100,8 @@ class Stages(logging.Handler):
         for stage in self._stages.values():
             begin = max((ends.get(upstream, now) for upstream in stage.upstream), default=now)
             length = self._took.get(stage.name, slower * timing.UNKNOWN_S[stage.gpu])
-            known = self._ends.get(stage.name, self._began.get(stage.name, begin) + length)
-            ends[stage.name] = max(now, known)
+            estimate = self._ends.get(stage.name, self._began.get(stage.name, begin) + length)
+            ends[stage.name] = max(now, estimate)
             own[stage.name] = ends[stage.name] - begin
         # The longest path, or, where there are fewer cores than stages, all of them one after another on each core.
         end = max([now + sum(own.values()) / self._cores, *ends.values()])
@@ -122,8 +122,8 @@ class Stages(logging.Handler):
         table = Table("stage", "for", "progress", "left", "", title=title, expand=True)
         for name, line in list(self._lines.items()):
             cells = ["", "", line]
-            if found := _PROGRESS.match(line):
-                cells = [f"{int(found[1]) / int(found[2]):.0%}", f"{found[3]} s", found[4]]
+            if progress := _PROGRESS.match(line):
+                cells = [f"{int(progress[1]) / int(progress[2]):.0%}", f"{progress[3]} s", progress[4]]
             cells[2] = cells[2].replace("[", "\\[")[:100]
             table.add_row(name, f"{time.monotonic() - self._began[name]:.0f} s", *cells)
         return table
@@ -131,8 +131,8 @@ class Stages(logging.Handler):
 
 def not_said_yet(record: logging.LogRecord) -> bool:
     """Whether a line of Prefect's is news: the flow itself reports errors, and when a run or a stage begins or ends."""
-    known = record.getMessage().startswith(("Finished in state", "Task run", "Beginning flow run", "View at"))
-    return not known and not (record.exc_info and isinstance(record.exc_info[1], StageError))
+    repeated = record.getMessage().startswith(("Finished in state", "Task run", "Beginning flow run", "View at"))
+    return not repeated and not (record.exc_info and isinstance(record.exc_info[1], StageError))
 
 
 @contextlib.contextmanager
@@ -149,14 +149,14 @@ def shown(stages: Sequence[Stage], took: Mapping[str, float], cores: int) -> Ite
     log = logging.getLogger("prefect")  # all others pass their lines on to it
     table = sys.stdout.isatty()
     handler = Stages(stages, took, cores, table)
-    replaced = [each for each in log.handlers if table and isinstance(each, PrefectConsoleHandler)]
-    log.handlers = [*(each for each in log.handlers if each not in replaced), handler]
+    replaced = [other for other in log.handlers if table and isinstance(other, PrefectConsoleHandler)]
+    log.handlers = [*(other for other in log.handlers if other not in replaced), handler]
     live = Live(get_renderable=handler.__rich__, console=console(), refresh_per_second=2, transient=True)
     try:
         with live if table else contextlib.nullcontext():
             yield
     finally:
-        log.handlers = [*(each for each in log.handlers if each is not handler), *replaced]
+        log.handlers = [*(other for other in log.handlers if other is not handler), *replaced]
 
 
 def show_end(result: Result, whole: float, cores: int) -> None:
@@ -170,7 +170,7 @@ def show_end(result: Result, whole: float, cores: int) -> None:
             table.add_row(stage.name, stage.outcome, stage.reason.replace("[", "\\["), style="red")
         console().print(table)
     current = len(result.stages) - len(result.ran) - len(bad)
-    said = [f"{len(result.ran)} ran"] * bool(result.ran) + [f"{current} up to date"] * bool(current)
-    console().print(f"stages         {', '.join([*said, *([f'{len(bad)} failed or not run'] if bad else [])])}")
+    counts = [f"{len(result.ran)} ran"] * bool(result.ran) + [f"{current} up to date"] * bool(current)
+    console().print(f"stages         {', '.join([*counts, *([f'{len(bad)} failed or not run'] if bad else [])])}")
     for what, how_long in timing.summary(result, whole, cores):
         console().print(f"{what:<15}{how_long}", highlight=False)

@@ -28,8 +28,8 @@ FIGURES = METERS / "run/figures.json"
 
 def longest_paths(root: Path, stages: Sequence[Stage]) -> dict[str, float]:
     """For each stage, the seconds that the longest path is expected to take that begins with it."""
-    known = took(root)
-    own = {stage.name: known.get(stage.name, (UNKNOWN_S[stage.gpu], 0))[0] for stage in stages}
+    measured = took(root)
+    own = {stage.name: measured.get(stage.name, (UNKNOWN_S[stage.gpu], 0))[0] for stage in stages}
     path = dict(own)
     for stage in reversed(stages):  # each after all that it depends on
         for name in stage.upstream:
@@ -40,8 +40,8 @@ def longest_paths(root: Path, stages: Sequence[Stage]) -> dict[str, float]:
 def took(root: Path) -> dict[str, tuple[float, int]]:
     """The seconds and the bytes of memory that each stage took when it last ran on this machine, if known."""
     try:
-        known = json.loads((root / REMEMBERED).read_text())
-        return {str(name): (float(seconds), int(memory)) for name, (seconds, memory) in known.items()}
+        measured = json.loads((root / REMEMBERED).read_text())
+        return {str(name): (float(seconds), int(memory)) for name, (seconds, memory) in measured.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 

@@ -106,18 +106,18 @@ def _tidy(root: Path, name: str) -> None:
 
     with get_client(sync_client=True) as client:
         try:
-            known = client.read_deployment_by_name(f"{FLOW}/{name}")
+            deployment = client.read_deployment_by_name(f"{FLOW}/{name}")
         except ObjectNotFound:
             return
-        if not prefect_server.of_checkout(known, root):
+        if not prefect_server.of_checkout(deployment, root):
             raise UserError(
                 f"the schedule {FLOW}/{name} of this Prefect server belongs to another checkout,"
-                f" {known.parameters.get('root')}; expected another --name,"
+                f" {deployment.parameters.get('root')}; expected another --name,"
                 f" or, if that one is no longer used, `prefect deployment delete {FLOW}/{name}` first"
             )
         waiting = {"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": datetime.now(UTC)}}
         late = client.read_flow_runs(
-            deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [known.id]}}),
+            deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
             flow_run_filter=FlowRunFilter.model_validate(waiting),
             sort=FlowRunSort.EXPECTED_START_TIME_DESC,
         )
@@ -125,5 +125,5 @@ def _tidy(root: Path, name: str) -> None:
             client.delete_flow_run(run.id)
         last = history.Nights.read(root)
         if not late and last.begun and not last.ended and not at_work(root):
-            client.create_flow_run_from_deployment(known.id)
+            client.create_flow_run_from_deployment(deployment.id)
             print(f"the run that began at {history.moment(last.begun)} was killed: it is made up for now", flush=True)

@@ -140,11 +140,11 @@ def failed(root: Path, error: str) -> None:
 
 def skipped(root: Path, why: str) -> None:
     """Record that a scheduled run was skipped, and notify people unless a run has just begun in its place."""
-    found = prefect_server.due_of_this_run()
-    change(root, **found)
+    dates = prefect_server.due_of_this_run()
+    change(root, **dates)
     # A run that has just begun does this one's work; one that began long ago is in the way of the schedule.
-    if found.get("next") and time.time() - began(root) > (found["next"] - found["due"]) / 2:
-        notifications.tell(root, "missed", f"The run that was due at {moment(found['due'])} was skipped: {why}.")
+    if dates.get("next") and time.time() - began(root) > (dates["next"] - dates["due"]) / 2:
+        notifications.tell(root, "missed", f"The run that was due at {moment(dates['due'])} was skipped: {why}.")
 
 
 def expect(root: Path, next_due: float | None) -> None:

@@ -77,11 +77,11 @@ def tell_result(root: Path, result: Result) -> None:
 
 def tell_models(root: Path, outcomes: Iterable[Any]) -> None:
     """Send what became of model versions, each an ``Outcome`` of ``promotion.py``."""
-    for each in outcomes:
-        if each.action in EVENTS:
-            event, message = EVENTS[each.action]
-            what = message.format(f"{each.version} ({each.stage})")
-            tell(root, event, f"{what}: {'; '.join(each.reasons)}", MODELS)
+    for outcome in outcomes:
+        if outcome.action in EVENTS:
+            event, message = EVENTS[outcome.action]
+            what = message.format(f"{outcome.version} ({outcome.stage})")
+            tell(root, event, f"{what}: {'; '.join(outcome.reasons)}", MODELS)
 
 
 def send(root: Path, subject: str, text: str) -> tuple[bool, str]:
@@ -105,10 +105,10 @@ def send(root: Path, subject: str, text: str) -> tuple[bool, str]:
             logging.getLogger("apprise").disabled = True
             addresses = parse_urls(os.environ[name])
             for number, address in enumerate(addresses, start=1):
-                one = apprise.Apprise()
-                if not one.add(address):
+                channel = apprise.Apprise()
+                if not channel.add(address):
                     failed.append(f"address {number} is not one that apprise recognises")
-                elif not one.notify(title=f"plm: {subject} in {where}", body=f"{text}\n\n{where}"):
+                elif not channel.notify(title=f"plm: {subject} in {where}", body=f"{text}\n\n{where}"):
                     failed.append(
                         f"address {number} did not accept it (is the address correct, and reachable from here?)"
                     )

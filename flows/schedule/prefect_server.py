@@ -192,16 +192,16 @@ def client(url: str) -> Iterator[Any]:
         raise UserError(f"Prefect at {shown(url)}: {error_text(error)}") from error
 
 
-def of_checkout(found: Any, root: Path) -> bool:
+def of_checkout(run: Any, root: Path) -> bool:
     """Whether a deployment or a flow run is this checkout's: by the checkout's name, or by its path if it has none.
 
     Checkouts of two machines may have the same path.
     """
     # Deployments have tags, runs have labels.
-    names = [tag.removeprefix(TAG) for tag in found.tags if tag.startswith(TAG)]
-    if "plm.checkout" in found.labels:
-        names.append(found.labels["plm.checkout"])
-    given = found.parameters.get("root")
+    names = [tag.removeprefix(TAG) for tag in run.tags if tag.startswith(TAG)]
+    if "plm.checkout" in run.labels:
+        names.append(run.labels["plm.checkout"])
+    given = run.parameters.get("root")
     return checkout_name(root) in names if names else given is not None and Path(given).resolve() == root.resolve()
 
 
@@ -286,7 +286,7 @@ def due_of_this_run() -> dict[str, Any]:
         return {}
     # A run that is made up for was due long before the next one.
     later = max(due, now("UTC"))
-    dates = [found for each in schedules if each.active and (found := next_run(each.schedule, later))]
+    dates = [date for entry in schedules if entry.active and (date := next_run(entry.schedule, later))]
     return {"due": due.timestamp(), "next": min(dates, default=None)}
 
 
@@ -296,6 +296,6 @@ def next_run(schedule: Any, moment: datetime) -> float | None:
     from prefect.utilities.asyncutils import run_coro_as_sync
 
     # Only the server's classes of the same names can compute dates.
-    known = getattr(schedules, type(schedule).__name__).model_validate(schedule.model_dump())
-    dates: Any = run_coro_as_sync(known.get_dates(1, start=moment + timedelta(seconds=1)))
+    recurrence = getattr(schedules, type(schedule).__name__).model_validate(schedule.model_dump())
+    dates: Any = run_coro_as_sync(recurrence.get_dates(1, start=moment + timedelta(seconds=1)))
     return dates[0].timestamp() if dates else None

@@ -80,15 +80,15 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
     stage = next((stage.name for stage in graph.stages if sweep.file in stage.outs), None)
     if stage is None:
         outs = [Path(out) for stage in graph.stages for out in stage.outs]
-        known = ", ".join(sorted(out.stem for out in outs if out.parent == paths.METRICS))
-        raise UserError(f"sweep.metric: {sweep.metric!r}: no stage writes {sweep.file}; there are {known}")
+        written = ", ".join(sorted(out.stem for out in outs if out.parent == paths.METRICS))
+        raise UserError(f"sweep.metric: {sweep.metric!r}: no stage writes {sweep.file}; there are {written}")
     stages = needed(graph.stages, stage)
     # A wrong name is better refused here than by the first trials.
     if (root / sweep.file).is_file():
         metric(root, sweep)
     gpus = len(machine.gpus) if isinstance(machine, Machine) else machine.gpus  # here, or on a node
-    jobs = jobs or (any(each.gpu for each in stages) and gpus) or machine.cores
-    workspaces = Workspaces(root, name, graph.given([each.name for each in stages]), graph.cache)
+    jobs = jobs or (any(part.gpu for part in stages) and gpus) or machine.cores
+    workspaces = Workspaces(root, name, graph.given([part.name for part in stages]), graph.cache)
 
     # What was searched, and on which files, is settled by the first call; later ones resume it.
     with only_one(workspaces.folder) as held:
@@ -300,10 +300,10 @@ class Trials:
 
 def metric(place: Path, sweep: Sweep) -> float:
     """The metric in a checkout. Raises UserError: it is missing, or not a number."""
-    found = json.loads((place / sweep.file).read_text(encoding="utf-8"))
-    value = found.get(sweep.name)
+    metrics = json.loads((place / sweep.file).read_text(encoding="utf-8"))
+    value = metrics.get(sweep.name)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise UserError(f"sweep.metric: {sweep.file} has no number {sweep.name!r}; it has {', '.join(found)}")
+        raise UserError(f"sweep.metric: {sweep.file} has no number {sweep.name!r}; it has {', '.join(metrics)}")
     return float(value)
 
 

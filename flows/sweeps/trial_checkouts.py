@@ -80,10 +80,10 @@ class Workspaces:
         # Git does not have the data; the journals are shared because the publisher of all trials outlives them.
         (self._root / JOURNALS).mkdir(parents=True, exist_ok=True)
         for name in (*self._given, JOURNALS.as_posix()):
-            here = new / name
-            if (self._root / name).exists() and not here.exists():
-                here.parent.mkdir(parents=True, exist_ok=True)
-                here.symlink_to(self._root / name)
+            link = new / name
+            if (self._root / name).exists() and not link.exists():
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(self._root / name)
         # DVC has this machine's settings there, and the checkout's cache.
         local = configparser.ConfigParser(interpolation=None)
         local.read(self._root / ".dvc/config.local", encoding="utf-8")

@@ -40,13 +40,13 @@ class Browser:
             text=True,
         )
         assert self._process.stderr
-        said = ""
-        while not (found := re.search(r"ws://\S+", said)):
-            said = self._process.stderr.readline()
-            assert said, "Chromium ended before it named its address"
-        self._connection = connect(found[0], max_size=None)
+        line = ""
+        while not (match := re.search(r"ws://\S+", line)):
+            line = self._process.stderr.readline()
+            assert line, "Chromium ended before it named its address"
+        self._connection = connect(match[0], max_size=None)
         self._session = ""
-        (target,) = [each for each in self._ask("Target.getTargets")["targetInfos"] if each["type"] == "page"]
+        (target,) = [info for info in self._ask("Target.getTargets")["targetInfos"] if info["type"] == "page"]
         attached = self._ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
 

@@ -63,7 +63,7 @@ def main() -> None:
     with served("prefect", "/api/health") as address, Browser() as browser:
         # The database is the user's, for all checkouts.
         done = {"sort": "START_TIME_DESC", "flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
-        runs = asked(f"{address}/api/flow_runs/filter", done)
+        runs = answer_to(f"{address}/api/flow_runs/filter", done)
         if run := next((run for run in runs if run["parameters"].get("root") == str(ROOT)), None):
             browser.open(f"{address}/runs/flow-run/{run['id']}", run["name"])
             take(browser, "prefect-run", 950)
@@ -96,7 +96,7 @@ def served(which: str, health: str) -> Iterator[str]:
         process.wait()
 
 
-def asked(address: str, question: dict[str, Any]) -> Any:
+def answer_to(address: str, question: dict[str, Any]) -> Any:
     """The answer to a question in JSON."""
     headers = {"Content-Type": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(address, json.dumps(question).encode(), headers)) as answer:

@@ -46,9 +46,9 @@ def passwords(folder: Path) -> dict[str, str]:
     path = folder / "secrets/passwords.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     # Hexadecimal digits need no escaping in a URL, SQL, JSON, an ini file and a shell.
-    found = {name: before.get(name) or secrets.token_hex(24) for name in PASSWORDS}
-    private(path, json.dumps(found, indent=2) + "\n")
-    return found
+    by_name = {name: before.get(name) or secrets.token_hex(24) for name in PASSWORDS}
+    private(path, json.dumps(by_name, indent=2) + "\n")
+    return by_name
 
 
 def prepare(folder: Path, host: str, port: int, tls: str) -> None:
@@ -77,7 +77,7 @@ def refused(folder: Path) -> str | None:
     """Return why servers cannot have their files there; None if they can."""
     if any(character.isspace() for character in str(folder)):
         return "contains whitespace, at which a shell would split it; expected a path without"
-    closed = next((each for each in folder.parents if each.exists() and not each.stat().st_mode & 0o001), None)
+    closed = next((parent for parent in folder.parents if parent.exists() and not parent.stat().st_mode & 0o001), None)
     if os.geteuid() == 0 and closed:
         return f"PostgreSQL, which never runs as root, may not enter {closed}; expected another folder or another user"
     return None

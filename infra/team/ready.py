@@ -22,12 +22,12 @@ def settings(folder: Path, person: str) -> dict[str, str]:
 
 def main(folder: Path) -> int:
     """Wait for the servers of a team's folder; returns an exit status."""
-    known = settings(folder, "writer")
-    os.environ.update(known)  # whom to trust
+    variables = settings(folder, "writer")
+    os.environ.update(variables)  # whom to trust
     servers = {
-        "mlflow": known["MLFLOW_TRACKING_URI"],
-        "prefect": known["PREFECT_API_URL"],
-        "s3": known["AWS_ENDPOINT_URL"],
+        "mlflow": variables["MLFLOW_TRACKING_URI"],
+        "prefect": variables["PREFECT_API_URL"],
+        "s3": variables["AWS_ENDPOINT_URL"],
     }
     over = time.monotonic() + WAIT_S
     for name, url in servers.items():

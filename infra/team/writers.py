@@ -13,10 +13,10 @@ READS = ("search", "get-", "graphql")
 
 def authenticate() -> Authorization | Response:
     """Return who asks, or the response to send if they may not."""
-    found = auth.authenticate_request_basic_auth()
+    answer = auth.authenticate_request_basic_auth()
     reads = request.method in ("GET", "HEAD") or request.path.rpartition("/")[2].startswith(READS)
-    if isinstance(found, Response) or reads:
-        return found
-    user = auth.store.get_user(found.username)
+    if isinstance(answer, Response) or reads:
+        return answer
+    user = auth.store.get_user(answer.username)
     may = user.is_admin or any(role.name == "writer" for role in auth.store.list_user_roles(user.id))
-    return found if may else auth.make_forbidden_response()
+    return answer if may else auth.make_forbidden_response()

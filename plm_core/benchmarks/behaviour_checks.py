@@ -84,7 +84,7 @@ def write_checks(path: Path, checks: Iterable[Check]) -> None:
     write_lines(path, map(fields_of, checks))
 
 
-def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = "check") -> list[Check]:
+def read_checks(path: Path, task: GlueTask, ids_before: Iterable[str], prefix: str = "check") -> list[Check]:
     """The checks of a file. ``known`` are the ids of test examples and of earlier checks.
 
     A line without an id gets one from its number: ``check-1``.
@@ -92,7 +92,7 @@ def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = 
     Raises:
         UserError: the file is missing, or a line is not a check of the task; the message names the line.
     """
-    ids = set(known)
+    ids = set(ids_before)
 
     def check_of(fields: Any, number: int) -> Check:
         if not isinstance(fields, dict):
@@ -135,22 +135,22 @@ def examined(
     ``answers`` are those to the test examples; ``ask`` returns those to others. A check on a test example outside the
     sample that was asked is left out.
     """
-    known = {example.id: answer for example, answer in zip(test, answers, strict=True)}
+    answer_of = {example.id: answer for example, answer in zip(test, answers, strict=True)}
     kept: list[Check] = []
     for check in checks:
-        if check.expect == "label" or check.of in known:
+        if check.expect == "label" or check.of in answer_of:
             kept.append(check)
-            known[check.id] = math.nan
+            answer_of[check.id] = math.nan
     if not kept:
         return []
-    asked = ask([Example(check.id, check.a, check.b, 0) for check in kept])
-    known |= {check.id: answer for check, answer in zip(kept, asked, strict=True)}
+    more = ask([Example(check.id, check.a, check.b, 0) for check in kept])
+    answer_of |= {check.id: answer for check, answer in zip(kept, more, strict=True)}
     low, high = task.span or (min(e.label for e in test), max(e.label for e in test))
     judged = []
     for check in kept:
-        answer = known[check.id]
+        answer = answer_of[check.id]
         if check.expect != "label":
-            wanted = known[str(check.of)]
+            wanted = answer_of[str(check.of)]
         else:
             wanted = task.labels.index(str(check.of)) if task.labels else float(check.of)
         alike = answer == wanted if task.labels else abs(answer - wanted) <= TOLERANCE * (high - low)
@@ -163,11 +163,11 @@ def examined(
 
 def counted(judged: Iterable[Judged]) -> dict[str, int]:
     """The number of checks asked and failed, as metrics: ``checks/typos/asked``, ``checks/typos/failed``."""
-    found = Counter[str]()
-    for one in judged:
-        found[f"checks/{one.check}/asked"] += 1
-        found[f"checks/{one.check}/failed"] += 1 - one.passed
-    return found
+    counts = Counter[str]()
+    for result in judged:
+        counts[f"checks/{result.check}/asked"] += 1
+        counts[f"checks/{result.check}/failed"] += 1 - result.passed
+    return counts
 
 
 def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Check]:
@@ -181,11 +181,11 @@ def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Che
             expected = f"a {' or '.join(name for name, kind in KINDS.items() if kind.has_checks)}; remove the file"
             raise UserError(f"{source / FILE}: checks of {task.name}, a {task.kind}; expected {expected}")
         return []
-    known = [example.id for example in test]
-    found: list[Check] = []
+    ids = [example.id for example in test]
+    checks: list[Check] = []
     for path, prefix in ((HERE / f"{task.name}.jsonl", "check"), (source / FILE, "own")):
         if path.is_file():
-            found += read_checks(path, task, [*known, *(one.id for one in found)], prefix)
+            checks += read_checks(path, task, [*ids, *(check.id for check in checks)], prefix)
     chosen = sample(test, MOST)
     for e in chosen if task.name not in SPELLING_MATTERS else ():
         # Two neighbouring letters within a word of four or more of the first text are swapped; the answer stays.
@@ -198,9 +198,9 @@ def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Che
         if places:
             at = random.Random(f"typos/{e.id}").choice(places)
             swapped = e.a[:at] + e.a[at + 1] + e.a[at] + e.a[at + 2 :]
-            found.append(Check(f"typos/{e.id}", "typos", swapped, e.b, "same", e.id))
+            checks.append(Check(f"typos/{e.id}", "typos", swapped, e.b, "same", e.id))
     if task.symmetric:
-        found += (Check(f"swapped/{e.id}", "swapped texts", e.b, e.a, "same", e.id) for e in chosen if e.b is not None)
+        checks += (Check(f"swapped/{e.id}", "swapped texts", e.b, e.a, "same", e.id) for e in chosen if e.b is not None)
     if task.name in TWICE:
-        found += (Check(f"twice/{e.id}", "same text twice", e.a, e.a, "label", TWICE[task.name]) for e in chosen)
-    return found
+        checks += (Check(f"twice/{e.id}", "same text twice", e.a, e.a, "label", TWICE[task.name]) for e in chosen)
+    return checks

@@ -120,15 +120,15 @@ def read_lines(path: Path, stage: str, make: Callable[[Any, int], T], expected: 
     """
     if not path.is_file():
         raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro {stage}`)")
-    found = []
+    objects = []
     with path.open("rb") as file:  # a line ends at \n alone: a text may contain what other readers take for its end
         for number, line in enumerate(file, start=1):
             try:
-                found.append(make(json.loads(line.decode("utf-8")), number))
+                objects.append(make(json.loads(line.decode("utf-8")), number))
             except (ValueError, KeyError, TypeError) as error:
                 reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
                 raise UserError(f"{path}:{number}: {reason}; expected {expected}") from error
-    return found
+    return objects
 
 
 class Layout(NamedTuple):
@@ -198,8 +198,8 @@ class TableReader(Reader):
                     raise row
                 for name in (columns.a, columns.b, columns.label, columns.id, columns.group, *columns.choices):
                     if name is not None and name not in row:
-                        found = f"no column {name!r}; found {listed(row, 12)}{did_you_mean(name, row)}"
-                        raise Refused("missing_column", found)
+                        problem = f"no column {name!r}; found {listed(row, 12)}{did_you_mean(name, row)}"
+                        raise Refused("missing_column", problem)
                 identity = f"{part}-{number + 1}" if columns.id is None else _identity(row[columns.id], columns.id)
                 a = text_of(row[columns.a], columns.a)
                 b = None if columns.b is None else text_of(row[columns.b], columns.b)
@@ -222,9 +222,9 @@ class TableReader(Reader):
             return tuple(text_of(row[name], name) for name in names)
         texts = row[names[0]]
         if not isinstance(texts, list) or len(texts) != self._choices:
-            found = f"{len(texts)} choices" if isinstance(texts, list) else type(texts).__name__
+            problem = f"{len(texts)} choices" if isinstance(texts, list) else type(texts).__name__
             expected = f"a list of {self._choices} texts"
-            raise Refused("wrong_choices", f"found {found} in the column {names[0]!r}; expected {expected}")
+            raise Refused("wrong_choices", f"found {problem} in the column {names[0]!r}; expected {expected}")
         return tuple(text_of(text, names[0]) for text in texts)
 
 
@@ -376,7 +376,7 @@ class SquadReader(Reader):
         """As ``Reader.read``; every answer must be at its ``answer_start``."""
         for place, (group, context, question) in rows:
             name = _text(question, "id", place)
-            asked = _text(question, "question", place).strip()
+            asked_question = _text(question, "question", place).strip()
             answers = []
             for inner, answer in [] if question.get("is_impossible") is True else _items(question, "answers", place):
                 text = _text(answer, "text", inner)
@@ -384,8 +384,8 @@ class SquadReader(Reader):
                 if type(start) is not int or start < 0:
                     expected = "a character of the context, from 0"
                     raise UserError(f"{inner}.answer_start: found {start!r}; expected {expected}")
-                if (found := context[start : start + len(text)]) != text:
-                    raise UserError(f"{inner}: at answer_start {start}: found {found!r}; expected the answer {text!r}")
+                if (given := context[start : start + len(text)]) != text:
+                    raise UserError(f"{inner}: at answer_start {start}: found {given!r}; expected the answer {text!r}")
                 answers.append(Answer(text, start))
             if not answers and not self._unanswerable:
                 raise UserError(
@@ -393,7 +393,7 @@ class SquadReader(Reader):
                     "`unanswerable: true`"
                 )
             self._claim(name, place)
-            yield Example(name, asked, context, 0, subset, answers=tuple(answers), group=group)
+            yield Example(name, asked_question, context, 0, subset, answers=tuple(answers), group=group)
 
 
 def _items(content: Any, name: str, place: str) -> Iterator[tuple[str, Any]]:

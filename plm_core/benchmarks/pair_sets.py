@@ -176,17 +176,17 @@ def changed(document: Document, rule: Callable[[Paragraphs], Iterator[Texts]]) -
 def verb_agreement(text: Paragraphs) -> Iterator[Texts]:
     """A verb whose number does not agree with its subject."""
     for sentence, words in _sentences(text):
-        found = [i for i in range(1, len(words)) if words[i] in OTHER and words[i] not in DETERMINERS]
+        verbs = [i for i in range(1, len(words)) if words[i] in OTHER and words[i] not in DETERMINERS]
         if SUBJUNCTIVE.isdisjoint(map(str.lower, words)):
-            plain = [i for i in found if words[i - 1].lower() not in INFINITIVE]
+            plain = [i for i in verbs if words[i - 1].lower() not in INFINITIVE]
             yield from _one(sentence, words, [(i, [OTHER[words[i]]]) for i in plain])
 
 
 def determiner_agreement(text: Paragraphs) -> Iterator[Texts]:
     """`these` before a singular; `this` before a plural, which is recognised by its s."""
     for sentence, words in _sentences(text):
-        found = [i for i in range(len(words) - 1) if words[i] in DETERMINERS]
-        sure = [i for i in found if words[i] == "this" or words[i + 1].endswith("s")]
+        determiners = [i for i in range(len(words) - 1) if words[i] in DETERMINERS]
+        sure = [i for i in determiners if words[i] == "this" or words[i + 1].endswith("s")]
         yield from _one(sentence, words, [(i, [OTHER[words[i]]]) for i in sure])
 
 
@@ -205,24 +205,24 @@ def mentions(text: Paragraphs) -> Iterator[Texts]:
     """
     behind: dict[tuple[str, bool], dict[str, None]] = {}
     for sentence in chain.from_iterable(text):
-        for found in MENTION.finditer(sentence):
-            behind.setdefault(_place(sentence, found), {})[found[0]] = None
+        for mention in MENTION.finditer(sentence):
+            behind.setdefault(_place(sentence, mention), {})[mention[0]] = None
     for sentences in text:
         first: dict[str, int] = {}
         until = [0, *accumulate(len(sentence.split()) for sentence in sentences)]
         for number, sentence in enumerate(sentences):
-            for found in MENTION.finditer(sentence):
-                if found[0] not in first:
-                    first[found[0]] = number
+            for mention in MENTION.finditer(sentence):
+                if mention[0] not in first:
+                    first[mention[0]] = number
                     continue
-                begins = first[found[0]]
+                begins = first[mention[0]]
                 if not SHORTEST <= until[number + 1] - until[begins] <= LONGEST_PASSAGE:
                     continue
-                before = " ".join([*sentences[begins:number], sentence[: found.start()]])
+                before = " ".join([*sentences[begins:number], sentence[: mention.start()]])
                 good = " ".join(sentences[begins : number + 1])
-                others = [name for name in behind[_place(sentence, found)] if name not in good]
+                others = [name for name in behind[_place(sentence, mention)] if name not in good]
                 if others:
-                    yield good, before + others[_draw(good, len(others))] + good[len(before) + len(found[0]) :]
+                    yield good, before + others[_draw(good, len(others))] + good[len(before) + len(mention[0]) :]
 
 
 RULES: dict[Rule, Callable[[Paragraphs], Iterator[Texts]]] = {
@@ -245,8 +245,8 @@ def _one(sentence: str, words: Sequence[str], changes: Sequence[tuple[int, Seque
     """The sentence with one of the changes: at a place, these words replace as many. Nothing if there is no change."""
     if changes:
         place, put = changes[_draw(sentence, len(changes))]
-        said = iter([*words[:place], *put, *words[place + len(put) :]])
-        yield sentence, WORD.sub(lambda _: next(said), sentence)
+        replaced = iter([*words[:place], *put, *words[place + len(put) :]])
+        yield sentence, WORD.sub(lambda _: next(replaced), sentence)
 
 
 def _plain(words: Iterable[str]) -> bool:
@@ -254,9 +254,9 @@ def _plain(words: Iterable[str]) -> bool:
     return all(word.isalpha() and word == word.lower() for word in words)
 
 
-def _place(sentence: str, found: re.Match[str]) -> tuple[str, bool]:
+def _place(sentence: str, mention: re.Match[str]) -> tuple[str, bool]:
     """The word before a mention, and whether it is a number."""
-    return sentence[: found.start()].split()[-1], found[0][-1].isdigit()
+    return sentence[: mention.start()].split()[-1], mention[0][-1].isdigit()
 
 
 def _draw(text: str, many: int) -> int:

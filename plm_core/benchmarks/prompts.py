@@ -53,7 +53,7 @@ class Prompt:
     def ask(self, example: Example, words: int | None = None) -> str:
         """The prompt of an example, each text cut to ``words`` words (None: whole), without trailing whitespace."""
         texts = {"a": shortened(example.a, words, last=self.follows), "b": shortened(example.b or "", words)}
-        return _TEXT.sub(lambda found: texts[found.group(1)], self.template).rstrip()
+        return _TEXT.sub(lambda match: texts[match.group(1)], self.template).rstrip()
 
 
 @section
@@ -88,7 +88,7 @@ class FewshotConfig:
     def require_ranker(self, name: str, objective: str) -> None:
         """Raise UserError for a model that cannot say how likely an option is."""
         if OBJECTIVES[objective].ranker is None:
-            able = ", ".join(each for each, other in OBJECTIVES.items() if other.ranker)
+            able = ", ".join(key for key, other in OBJECTIVES.items() if other.ranker)
             raise UserError(
                 f"fewshot.models: {name} is a {objective} model, which cannot say how likely a text is after another; "
                 f"expected {able} ones: take it out"
@@ -124,8 +124,8 @@ def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:
         if label not in prompt.options:
             raise UserError(f"{where}.options: nothing for the class {label!r}; expected a text for each class")
     if more := prompt.options.keys() - set(task.labels):
-        known = ", ".join(task.labels)
-        raise UserError(f"{where}.options.{min(more)}: no class of {task.name}; expected one of {known}")
+        classes = ", ".join(task.labels)
+        raise UserError(f"{where}.options.{min(more)}: no class of {task.name}; expected one of {classes}")
     return prompt
 
 
@@ -170,7 +170,7 @@ class Shots:
         """Shots are taken from ``train``, whose order does not matter."""
         self._seed = seed
         self._of_class: dict[int, list[Example]] = {}
-        for example in sorted(train, key=lambda each: each.id):
+        for example in sorted(train, key=lambda shot: shot.id):
             self._of_class.setdefault(int(example.label), []).append(example)
 
     def draw(self, example: Example, most: int) -> list[Example]:

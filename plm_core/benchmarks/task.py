@@ -65,11 +65,11 @@ class GlueTask:
         require_kind(self.kind)
         kind = KINDS[self.kind]
         kind.require_labels(self)
-        known = [*kind.metrics, *(f"f1:{label}" for label in self.labels if kind.of_classes)]
+        allowed = [*kind.metrics, *(f"f1:{label}" for label in self.labels if kind.of_classes)]
         for place, names in (("score", tuple(self.score.split("+"))), ("metrics", self.metrics)):
             for name in names:
-                if name not in known:
-                    raise ValueError(f"{place}: found {name!r}; expected names among {', '.join(known)}")
+                if name not in allowed:
+                    raise ValueError(f"{place}: found {name!r}; expected names among {', '.join(allowed)}")
 
 
 @section
@@ -402,9 +402,9 @@ def described(name: str, config: ExamplesConfig, unknown: str) -> GlueTask:
     name_of_kind = config.kind or "classification"
     kind = KINDS[name_of_kind]
     stated = ("kind", *kind.stated, "score")
-    for each in stated:
-        if not getattr(config, each):
-            states = f"a task of your own states {', '.join(stated)} ({each} is missing)"
+    for parameter in stated:
+        if not getattr(config, parameter):
+            states = f"a task of your own states {', '.join(stated)} ({parameter} is missing)"
             raise UserError(f"{where}: {unknown}; {states}")
     for other in fields(config):
         common = ("input", "metrics", "question", *stated, *kind.optional)

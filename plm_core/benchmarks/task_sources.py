@@ -62,7 +62,7 @@ def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
     passage's id, so that an example is the same in every run (Devlin et al. 2019, section 3.1, makes its next-sentence
     pairs so).
     """
-    pairs = [(document.id, found) for document in documents if (found := list(_neighbours(document)))]
+    pairs = [(document.id, neighbours) for document in documents if (neighbours := list(_neighbours(document)))]
     for index, (group, own) in enumerate(pairs):
         for identity, a, b in own:
             draw = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:16], "big")
@@ -85,8 +85,8 @@ def beginnings(documents: Sequence[Document]) -> Iterator[Example]:
         passages = list(_paragraphs(document)) or list(enumerate(_parts(document.text.strip())))
         for end in ENDS:
             divided = ((position, _divided(" ".join(text.split()), end)) for position, text in passages)
-            if found := [(position, pair) for position, pair in divided if pair]:
-                for position, (query, rest) in found:
+            if usable := [(position, pair) for position, pair in divided if pair]:
+                for position, (query, rest) in usable:
                     yield Example(f"{document.id}#{position}", query, rest, 0, group=document.id)
                 break
 
@@ -125,13 +125,13 @@ def _neighbours(document: Document) -> Iterator[tuple[str, str, str]]:
     """An id, the end of a passage and the beginning of the one that follows it: paragraphs or, in a document without
     such a pair, its parts."""
     pairs = itertools.pairwise(_paragraphs(document))
-    found = [(position, a, b) for (position, a), (following, b) in pairs if following == position + 1]
-    if not found:
+    adjacent = [(position, a, b) for (position, a), (following, b) in pairs if following == position + 1]
+    if not adjacent:
         parts = itertools.pairwise(_parts(document.text.strip()))
-        found = [(i, a, b) for i, (a, b) in enumerate(parts) if min(len(a), len(b)) >= SHORTEST_PART]
+        adjacent = [(i, a, b) for i, (a, b) in enumerate(parts) if min(len(a), len(b)) >= SHORTEST_PART]
     return (
         (f"{document.id}#{i}", shortened(" ".join(a.split()), SEAM, last=True), shortened(" ".join(b.split()), SEAM))
-        for i, a, b in found
+        for i, a, b in adjacent
     )
 
 
@@ -156,8 +156,8 @@ def _parts(text: str) -> list[str]:
 def _cut(text: str, middle: int, reach: int) -> int:
     """The end of a sentence, or otherwise of a word, nearest to the middle; the middle if none is in reach."""
     for end in ENDS:
-        if found := [match.end() for match in end.finditer(text, middle - reach, middle + reach)]:
-            return min(found, key=lambda place: abs(place - middle))
+        if ends := [match.end() for match in end.finditer(text, middle - reach, middle + reach)]:
+            return min(ends, key=lambda place: abs(place - middle))
     return middle
 
 
@@ -215,16 +215,16 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     row = TASKS.get(name)
     folder = Path(config.input)
     if row is not None and row.published is not None:
-        found = read_published(task, row.published, folder)
+        read = read_published(task, row.published, folder)
     elif not folder.is_dir():
         raise UserError(f"{folder}: not a folder; expected one with the examples (examples.{name}.input)")
     elif row is not None:
         splits, warnings = read_corpus_task(name, folder)
-        found = Read(task, splits, warnings=warnings)
+        read = Read(task, splits, warnings=warnings)
     else:
         columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices), config.group)
-        found = Read(task, read_own(task, folder, columns))
-    splits = found.splits
+        read = Read(task, read_own(task, folder, columns))
+    splits = read.splits
     if held_out := "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"])
     for split in SPLITS:
@@ -235,15 +235,15 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
             )
     # Every class, and every type of entity, must occur in the training set.
     needed = KINDS[task.kind].to_train_on(task)
-    known, held = ({i for e in splits[split] for i in (e.tags or (e.label,))} for split in ("train", "valid"))
+    trained, held = ({i for e in splits[split] for i in (e.tags or (e.label,))} for split in ("train", "valid"))
     for label in needed:
-        if (place := task.labels.index(label)) not in known:
+        if (place := task.labels.index(label)) not in trained:
             why = " (all of them were held out for validation)" if held_out and place in held else ""
             raise UserError(
                 f"{config.input}: no example of the class {label!r} to train on{why}; expected some of each of "
                 f"{', '.join(needed)} (examples.{name})"
             )
-    return Read(task, {split: grouped(splits[split]) for split in SPLITS}, found.counts, found.warnings)
+    return Read(task, {split: grouped(splits[split]) for split in SPLITS}, read.counts, read.warnings)
 
 
 def read_own(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[Example]]:
@@ -358,8 +358,8 @@ def grouped(examples: Sequence[Example]) -> list[Example]:
     # Examples and texts are the nodes of a graph; what an example says is an edge.
     occurrences = Counter(text for some in texts for text in some)
     most = max(3.0, COMMON * len(texts))
-    known = (text for text, count in occurrences.items() if count <= most)
-    nodes = {text: len(texts) + i for i, text in enumerate(known)}
+    telling = (text for text, count in occurrences.items() if count <= most)
+    nodes = {text: len(texts) + i for i, text in enumerate(telling)}
     edges = [(i, nodes[text]) for i, some in enumerate(texts) for text in some if text in nodes]
     rows, columns = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     size = len(texts) + len(nodes)
@@ -367,11 +367,11 @@ def grouped(examples: Sequence[Example]) -> list[Example]:
     numbers = connected_components(graph, directed=False)[1][: len(texts)].tolist()
     sizes = Counter(numbers)
     firsts: dict[int, str] = {}
-    found = []
+    result = []
     for example, number in zip(examples, numbers, strict=True):
         first = firsts.setdefault(number, example.id)
-        found.append(example if example.group or sizes[number] == 1 else replace(example, group=first))
-    return found
+        result.append(example if example.group or sizes[number] == 1 else replace(example, group=first))
+    return result
 
 
 def shared(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str, int]:
@@ -392,10 +392,10 @@ def shared(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str,
 def counts(task: GlueTask, split: str, examples: Iterable[Example]) -> dict[str, float | int]:
     """The examples of a split: how many, by subset, and what their kind counts."""
     examples = list(examples)
-    found: dict[str, float | int] = {f"{split}_examples": len(examples)}
+    figures: dict[str, float | int] = {f"{split}_examples": len(examples)}
     subsets = Counter(e.subset for e in examples if e.subset)
-    found |= {f"{split}_{subset}_examples": n for subset, n in subsets.items()}
-    return found | {f"{split}_{name}": n for name, n in KINDS[task.kind].counts(task, examples).items()}
+    figures |= {f"{split}_{subset}_examples": n for subset, n in subsets.items()}
+    return figures | {f"{split}_{name}": n for name, n in KINDS[task.kind].counts(task, examples).items()}
 
 
 def _texts(task: GlueTask, example: Example) -> tuple[str, ...]:

@@ -84,6 +84,6 @@ def read_description(folder: Path) -> CheckpointConfig:
     """
     config = from_json(CheckpointConfig, folder / CONFIG_FILE)
     if config.format != FORMAT:
-        found = f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}"
-        raise UserError(f"{found}: use the version that wrote it, or train the model again")
+        problem = f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}"
+        raise UserError(f"{problem}: use the version that wrote it, or train the model again")
     return config

@@ -62,7 +62,7 @@ class LikelihoodConfig:
     @property
     def measured(self) -> str:
         """The digest of these settings, as recorded in evidence."""
-        return digest({each.name: getattr(self, each.name) for each in fields(LikelihoodConfig)})[:16]
+        return digest({f.name: getattr(self, f.name) for f in fields(LikelihoodConfig)})[:16]
 
 
 @section

@@ -37,11 +37,11 @@ class Sizes:
 
 def sizes(table: Path, pool: Pool) -> dict[str, Sizes]:
     """The sizes of a table by source, sorted by name."""
-    found = defaultdict[str, list[Sizes]](list)
+    by_source = defaultdict[str, list[Sizes]](list)
     for part in _found(pool.map(f"sizes-{table.stem}", sizes_part, pieces_of(table))):
         for source, some in part.items():
-            found[source].append(some)
-    return {source: total(found[source]) for source in sorted(found)}
+            by_source[source].append(some)
+    return {source: total(by_source[source]) for source in sorted(by_source)}
 
 
 def sizes_part(piece: Piece, folder: Path) -> None:
@@ -51,9 +51,9 @@ def sizes_part(piece: Piece, folder: Path) -> None:
         """The smallest power of two that is not below ``words``; 0 for none."""
         return 1 << (words - 1).bit_length() if words else 0
 
-    found = defaultdict[str, Sizes](Sizes)
+    by_source = defaultdict[str, Sizes](Sizes)
     for document in read_documents(*piece):
-        some = found[document.source]
+        some = by_source[document.source]
         lengths = [len(text.split()) for text in paragraphs_of(document.text)]
         some.documents += 1
         some.paragraphs += len(lengths)
@@ -61,15 +61,15 @@ def sizes_part(piece: Piece, folder: Path) -> None:
         some.bytes += len(document.text.encode())
         some.document_words[power(sum(lengths))] += 1
         some.paragraph_words.update(map(power, lengths))
-    (folder / FOUND).write_bytes(pickle.dumps(found))
+    (folder / FOUND).write_bytes(pickle.dumps(by_source))
 
 
 def total(parts: Iterable[Sizes]) -> Sizes:
     """The sum of several sizes."""
     whole = Sizes()
     for part in parts:
-        for each in fields(Sizes):
-            setattr(whole, each.name, getattr(whole, each.name) + getattr(part, each.name))
+        for measure in fields(Sizes):
+            setattr(whole, measure.name, getattr(whole, measure.name) + getattr(part, measure.name))
     return whole
 
 
@@ -93,21 +93,21 @@ class Rule:
 
 def rules(tables: Iterable[Path], pool: Pool) -> list[Rule]:
     """What each rule removed, in the order of their first removals."""
-    found: dict[tuple[str, str], Rule] = {}
+    totals: dict[tuple[str, str], Rule] = {}
     for part in _found(pool.map("rules", rules_part, [file for table in tables for file in files_of(table)])):
         for rule in part:
-            whole = found.setdefault((rule.level, rule.name), Rule(rule.level, rule.name))
+            whole = totals.setdefault((rule.level, rule.name), Rule(rule.level, rule.name))
             whole.add(rule.by_source, rule.bytes, rule.examples)
-    return list(found.values())
+    return list(totals.values())
 
 
 def rules_part(file: Path, folder: Path) -> None:
     """Write what each rule removed, for a file of removals."""
-    found: dict[tuple[str, str], Rule] = {}
+    counted: dict[tuple[str, str], Rule] = {}
     for removal in read_removals(file):
-        rule = found.setdefault((removal.level, removal.rule), Rule(removal.level, removal.rule))
+        rule = counted.setdefault((removal.level, removal.rule), Rule(removal.level, removal.rule))
         rule.add(Counter([removal.source]), len(removal.text.encode()), [removal])
-    (folder / FOUND).write_bytes(pickle.dumps(list(found.values())))
+    (folder / FOUND).write_bytes(pickle.dumps(list(counted.values())))
 
 
 def excerpt(text: str) -> str:

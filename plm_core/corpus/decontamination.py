@@ -127,7 +127,7 @@ class Index:
         starts = edges[:-1]
         ends = edges[last]
         joined = Words(flat.hashes, ends)
-        found: list[dict[int, tuple[float, set[int]]]] = [{} for _ in documents]
+        overlaps: list[dict[int, tuple[float, set[int]]]] = [{} for _ in documents]
         for n, table in self.tables.items():
             shingles = joined.shingles(n)
             shared, entry = table.matches(shingles.hashes)
@@ -150,14 +150,14 @@ class Index:
                 row = int(document[first])
                 example = int(self.example[part[first]])
                 before = int(last[row - 1]) if row else 0
-                most, touched = found[row].get(example, (0.0, set[int]()))
+                most, touched = overlaps[row].get(example, (0.0, set[int]()))
                 words_of = np.concatenate((place[first:stop], place[first:stop] + n - 1))
                 spans = np.searchsorted(starts, words_of, side="right") - 1 - before
                 for low, high in set(map(tuple, spans.reshape(2, -1).T.tolist())):
                     touched.update(range(low, high + 1))
-                found[row][example] = max(most, overlap), touched
+                overlaps[row][example] = max(most, overlap), touched
         hits: list[list[Hit]] = [[] for _ in documents]
-        for own, whole, texts, examples in zip(hits, documents, paragraphs, found, strict=True):
+        for own, whole, texts, examples in zip(hits, documents, paragraphs, overlaps, strict=True):
             for example, (overlap, touched) in examples.items():
                 names = self.names[slice(*self.ends[example : example + 2])].tobytes().decode()
                 evaluation, name = names.split("\0", 1)
@@ -199,8 +199,8 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
     path = Path(given.file)
     if not path.is_file():
         raise UserError(f"{path}: missing; expected the examples of {given.name} (decontaminate.examples)")
-    if (found := sha256_file(path)) != given.sha256:
-        raise UserError(f"decontaminate.examples: {path} is {found}; expected {given.sha256}")
+    if (digest := sha256_file(path)) != given.sha256:
+        raise UserError(f"decontaminate.examples: {path} is {digest}; expected {given.sha256}")
     empty = True
     for record in records(path, LONGEST):
         if isinstance(record.content, Refused):
@@ -237,12 +237,12 @@ class Examples:
 
     def add(self, examples: Sequence[tuple[str, str, str]]) -> None:
         """Add examples, each as (evaluation set, name in it, text)."""
-        found = words([normalize(text) for _, _, text in examples])
+        hashed = words([normalize(text) for _, _, text in examples])
         parts: list[np.ndarray] = []
         example_of = []
-        begins = np.concatenate((np.zeros(1, dtype=np.int64), found.ends[:-1]))
-        for (evaluation, name, _), begin, end in zip(examples, begins.tolist(), found.ends.tolist(), strict=False):
-            example = found.hashes[begin:end]
+        begins = np.concatenate((np.zeros(1, dtype=np.int64), hashed.ends[:-1]))
+        for (evaluation, name, _), begin, end in zip(examples, begins.tolist(), hashed.ends.tolist(), strict=False):
+            example = hashed.hashes[begin:end]
             if len(example) < self._config.shortest:
                 self.too_short += 1
                 continue

@@ -68,25 +68,25 @@ def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool) ->
         UserError: a file is damaged, or there are more texts than ``find_duplicates`` takes.
         OSError: the disk is full.
     """
-    found = [PartOf(part, config) for part in parts]
+    deduplicated = [PartOf(part, config) for part in parts]
     for level, wanted in (("documents", config.documents != "off"), ("paragraphs", config.paragraphs == "keep_one")):
         if wanted:
-            pool.map(level, index_part, [(each, level) for each in found])
+            pool.map(level, index_part, [(indexed, level) for indexed in deduplicated])
             files = _write_repeats(level, config, pool)
-            found = [
-                replace(each, documents=file) if level == "documents" else replace(each, paragraphs=file)
-                for each, file in zip(found, files, strict=True)
+            deduplicated = [
+                replace(indexed, documents=file) if level == "documents" else replace(indexed, paragraphs=file)
+                for indexed, file in zip(deduplicated, files, strict=True)
             ]
-    return found
+    return deduplicated
 
 
 def index_part(work: tuple[PartOf, str], folder: Path) -> None:
     """Write the index of a part's documents, or of the paragraphs of those that are not removed whole."""
-    found, level = work
+    part, level = work
     names: list[bytes] = []
 
     def texts() -> Iterator[str]:
-        for document in (each.document for each in without_repeats(found)):
+        for document in (kept.document for kept in without_repeats(part)):
             if level == "documents":
                 names.append(document.id.encode())
                 yield document.text
@@ -95,18 +95,19 @@ def index_part(work: tuple[PartOf, str], folder: Path) -> None:
                 names.append(f"{document.id}#{place}".encode())
                 yield text
 
-    write_index(texts(), found.config.similarity, folder)
+    write_index(texts(), part.config.similarity, folder)
     (folder / NAMES).write_bytes(b"".join(names))
     np.save(folder / NAME_ENDS, np.array(list(accumulate(map(len, names), initial=0)), dtype=np.int64))
 
 
 def _write_repeats(job: str, config: DeduplicateConfig, pool: Pool) -> list[Path]:
     """Find the repeats among the texts that a job has indexed, and write a file for each part."""
-    found = find_duplicates(pool.folder / job, config.similarity, pool)
-    repeated = np.flatnonzero(found.original != np.arange(len(found.original)))
+    duplicates = find_duplicates(pool.folder / job, config.similarity, pool)
+    repeated = np.flatnonzero(duplicates.original != np.arange(len(duplicates.original)))
     index = opened(pool.folder / job)
     names: dict[int, str] = {}
-    for part, (begin, originals) in zip(index.parts, index.divided(np.unique(found.original[repeated])), strict=True):
+    originals_of = index.divided(np.unique(duplicates.original[repeated]))
+    for part, (begin, originals) in zip(index.parts, originals_of, strict=True):
         ends = np.load(part / NAME_ENDS, mmap_mode="r")
         with (part / NAMES).open("rb") as file:
             for row in originals.tolist():
@@ -117,26 +118,26 @@ def _write_repeats(job: str, config: DeduplicateConfig, pool: Pool) -> list[Path
     for number, (begin, rows) in enumerate(index.divided(repeated)):
         repeats = {}
         for row in rows.tolist():
-            name = names[int(found.original[row])]
-            value = name if found.exact[row] else f"{name} (similarity {found.similarity[row]:.2f})"
-            repeats[row - begin] = Repeat(name, "exact_duplicate" if found.exact[row] else "near_duplicate", value)
+            name = names[int(duplicates.original[row])]
+            value = name if duplicates.exact[row] else f"{name} (similarity {duplicates.similarity[row]:.2f})"
+            repeats[row - begin] = Repeat(name, "exact_duplicate" if duplicates.exact[row] else "near_duplicate", value)
         files.append(pool.folder / f"{job}-repeats" / f"{number:06d}.pickle")
         with atomic_file(files[-1]) as written:
             written.write_bytes(pickle.dumps(repeats))
     return files
 
 
-def without_repeats(found: PartOf) -> Iterator[Deduplicated]:
+def without_repeats(indexed: PartOf) -> Iterator[Deduplicated]:
     """Yield every document of a part, in order, with what it keeps."""
     documents, paragraphs = (
         dict[int, Repeat](pickle.loads(file.read_bytes()) if file else {})
-        for file in (found.documents, found.paragraphs)
+        for file in (indexed.documents, indexed.paragraphs)
     )
     before = 0
-    for number, document in enumerate(found.part.documents()):
+    for number, document in enumerate(indexed.part.documents()):
         repeat = documents.get(number)
         group = repeat.name if repeat else document.id
-        if repeat and found.config.documents == "keep_one":
+        if repeat and indexed.config.documents == "keep_one":
             removal = Removal(document.id, None, document.source, repeat.rule, repeat.value, document.text)
             yield Deduplicated(replace(document, text=""), group, [removal])
             continue
@@ -168,9 +169,9 @@ class SidePart:
         else:
             part, shares = self.source
             documents = (
-                found.document
-                for found in without_repeats(part)
-                if found.document.text and split_of(found.group, shares) == self.side
+                kept.document
+                for kept in without_repeats(part)
+                if kept.document.text and split_of(kept.group, shares) == self.side
             )
         for table in self.removed:
             documents = remaining(documents, table)
@@ -182,10 +183,10 @@ def split_part(work: tuple[PartOf, SplitConfig], folder: Path) -> None:
     part, shares = work
     with removal_log(folder) as log, ExitStack() as files:
         sides = {name: files.enter_context(document_writer(folder / f"{name}.parquet")) for name in HELD_OUT}
-        for found in without_repeats(part):
-            log.remove(found.document, found.removals)
-            if found.document.text and (side := split_of(found.group, shares)) in sides:
-                sides[side].write(found.document)
+        for kept in without_repeats(part):
+            log.remove(kept.document, kept.removals)
+            if kept.document.text and (side := split_of(kept.group, shares)) in sides:
+                sides[side].write(kept.document)
 
 
 def write_side(work: tuple[SidePart, Mapping[str, float], int], folder: Path) -> None:

@@ -101,11 +101,11 @@ def _opened(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if not file.schema_arrow.equals(schema):
-                found, expected = (
+                present, expected = (
                     ", ".join(f"{column.name} ({column.type})" for column in columns)
                     for columns in (file.schema_arrow, schema)
                 )
-                raise UserError(f"{path}: has the columns {found}; expected {expected}")
+                raise UserError(f"{path}: has the columns {present}; expected {expected}")
             yield file
     except FileNotFoundError:
         raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None

@@ -44,10 +44,10 @@ def require_known(config: LanguageConfig) -> None:
     Raises:
         UserError: one cannot; the message lists those that can.
     """
-    known = {*_identifier().labels, UNDETERMINED}
+    codes = {*_identifier().labels, UNDETERMINED}
     for code in config.keep:
-        if code not in known:
-            listed = ", ".join(sorted(known))
+        if code not in codes:
+            listed = ", ".join(sorted(codes))
             raise UserError(f"clean.languages.keep: {code!r} cannot be identified; expected some of {listed}")
 
 

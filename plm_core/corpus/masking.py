@@ -47,9 +47,9 @@ def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, dict[Kind, int]]:
     """The text with placeholders, and how many of each of ``kinds`` there are (0 too). Line ends do not change."""
     counts: dict[Kind, int] = dict.fromkeys(kinds, 0)
 
-    def put(kind: Kind, replacement: Callable[[re.Match[str]], str], found: re.Match[str]) -> str:
-        new = replacement(found)
-        counts[kind] += new != found[0]
+    def put(kind: Kind, replacement: Callable[[re.Match[str]], str], match: re.Match[str]) -> str:
+        new = replacement(match)
+        counts[kind] += new != match[0]
         return new
 
     for kind in counts:
@@ -59,9 +59,9 @@ def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, dict[Kind, int]]:
     return text, counts
 
 
-def _ipv4(found: re.Match[str]) -> str:
-    before = found.string[max(0, found.start() - 12) : found.start()]
-    return IPV4 if _public(found[0]) and not _NUMBERED.search(before) else found[0]
+def _ipv4(match: re.Match[str]) -> str:
+    before = match.string[max(0, match.start() - 12) : match.start()]
+    return IPV4 if _public(match[0]) and not _NUMBERED.search(before) else match[0]
 
 
 def _public(address: str) -> bool:
@@ -72,18 +72,18 @@ def _public(address: str) -> bool:
         return False
 
 
-def _international(found: re.Match[str]) -> str:
+def _international(match: re.Match[str]) -> str:
     """E.164: a plus sign and 8 to 15 digits. Not "+48.858370" (a coordinate), not "+120 000 000" (a sum)."""
-    digits = re.sub(r"\D", "", found[0])
-    decimal = re.fullmatch(r"\+\d+\.\d+", found[0])
-    return PHONE if 8 <= len(digits) <= 15 and not decimal and not digits.endswith("00000") else found[0]
+    digits = re.sub(r"\D", "", match[0])
+    decimal = re.fullmatch(r"\+\d+\.\d+", match[0])
+    return PHONE if 8 <= len(digits) <= 15 and not decimal and not digits.endswith("00000") else match[0]
 
 
 _FORMS: dict[Kind, tuple[tuple[re.Pattern[str], re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = {
     "email": ((re.compile("@"), _EMAIL, lambda _: EMAIL),),
     "ip": (
         (re.compile(r"[0-9]\.[0-9]"), _IPV4, _ipv4),
-        (re.compile(r":[0-9A-Fa-f]{0,4}:"), _IPV6, lambda found: IPV6 if _public(found[0]) else found[0]),
+        (re.compile(r":[0-9A-Fa-f]{0,4}:"), _IPV6, lambda match: IPV6 if _public(match[0]) else match[0]),
     ),
     "phone": (
         (re.compile(r"\+[1-9]"), _INTERNATIONAL, _international),

@@ -64,7 +64,7 @@ class Text:
     @cached_property
     def lines(self) -> list[str]:
         """The lines that are not empty, which only separate our paragraphs; stripped."""
-        return [line for found in self.text.split("\n") if (line := found.strip())]
+        return [line for raw in self.text.split("\n") if (line := raw.strip())]
 
     @cached_property
     def paragraphs(self) -> list[str]:

@@ -87,19 +87,19 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
         raise UserError(f"{name}: {N:,} of them to compare; expected fewer than {1 << 31:,}: set {name}: off")
 
     firsts = np.arange(N)
-    for result in pool.map(f"{name}-copies", find_copies, [(indexes, *each) for each in _ranges(N)]):
+    for result in pool.map(f"{name}-copies", find_copies, [(indexes, *limits) for limits in _ranges(N)]):
         rows, first = np.load(result / COPIES)
         firsts[rows] = first
     copies = pool.folder / f"{name}-copies.u64"
     with atomic_file(copies) as file:
         write_numbers(file, np.flatnonzero(firsts != np.arange(N)))
     entries = sum((part / BUCKETS[0]).stat().st_size // 8 for part in index.parts)
-    work = [(indexes, copies, *each) for each in _ranges(entries)]
+    work = [(indexes, copies, *limits) for limits in _ranges(entries)]
     candidates = pool.map(f"{name}-candidates", find_candidates, work)
 
     def compared(files: list[Path], threshold: float) -> tuple[np.ndarray, np.ndarray]:
         """The pairs ``[P, 2]`` in files that are similar enough, in order, and how similar."""
-        work = [(indexes, files, *each, threshold) for each in _pair_ranges(files)]
+        work = [(indexes, files, *limits, threshold) for limits in _pair_ranges(files)]
         results = pool.map(f"{name}-{files[0].stem}", compare, work) if files else []
         pairs = [np.zeros((0, 2), dtype=np.int64), *(np.load(result / PAIRS) for result in results)]
         values = [np.zeros(0), *(np.load(result / SIMILARITIES) for result in results)]
@@ -129,12 +129,12 @@ def write_index(texts: Iterable[str], similarity: Similarity, folder: Path) -> N
     last = 0
     with (folder / SHINGLES).open("wb") as shingles:
         for group in batches(texts, str):
-            found = words(group).shingles(similarity.shingle)
-            shingles.write(found.hashes.tobytes())
+            hashed = words(group).shingles(similarity.shingle)
+            shingles.write(hashed.hashes.tobytes())
             keys.append(np.frombuffer(b"".join(map(_key, group)), dtype="<u8").reshape(-1, 2))
-            buckets.append(_buckets(found.hashes, found.ends, similarity))
-            ends.append(found.ends + last)
-            last += len(found.hashes)
+            buckets.append(_buckets(hashed.hashes, hashed.ends, similarity))
+            ends.append(hashed.ends + last)
+            last += len(hashed.hashes)
     np.save(folder / ENDS, np.concatenate(ends))
     high, low = np.concatenate(keys).T
     rows = np.arange(len(high), dtype="<u8")
@@ -157,15 +157,15 @@ def _ranges(entries: int) -> list[tuple[int, int]]:
 def _gathered(indexes: Path, names: Sequence[str], low: int, high: int) -> list[np.ndarray]:
     """The columns ``[E]`` of a range of their first from all indexes; the last of them are rows among all texts."""
     index = opened(indexes)
-    found: list[list[np.ndarray]] = [[np.zeros(0, dtype="<u8")] for _ in names]
+    gathered: list[list[np.ndarray]] = [[np.zeros(0, dtype="<u8")] for _ in names]
     for part, begin in zip(index.parts, index.begins, strict=False):
         columns = [mapped(part / name) for name in names]
         start = columns[0].searchsorted(np.uint64(low))
         stop = columns[0].searchsorted(np.uint64(high), side="right")
-        for some, column in zip(found, columns, strict=True):
+        for some, column in zip(gathered, columns, strict=True):
             some.append(column[start:stop])
-        found[-1][-1] = found[-1][-1] + np.uint64(begin)
-    return [np.concatenate(some) for some in found]
+        gathered[-1][-1] = gathered[-1][-1] + np.uint64(begin)
+    return [np.concatenate(some) for some in gathered]
 
 
 def find_copies(work: tuple[Path, int, int], folder: Path) -> None:
@@ -238,8 +238,8 @@ def _pair_ranges(files: Sequence[Path]) -> list[tuple[int, int]]:
     """The first and the last pair of each of the ranges into which the pairs of the files are divided."""
     step = max(1, PAIRS_AT_ONCE // SAMPLED)
     some = np.sort(np.concatenate([np.zeros(0, dtype="<u8"), *(mapped(file)[::step] for file in files)]))
-    each = max(PAIRS_AT_ONCE // step, len(some) // MOST_RANGES + 1)
-    cuts = np.unique(some[each::each]).tolist()
+    size = max(PAIRS_AT_ONCE // step, len(some) // MOST_RANGES + 1)
+    cuts = np.unique(some[size::size]).tolist()
     return list(zip([0, *cuts], [*(cut - 1 for cut in cuts), LAST], strict=True))
 
 
@@ -256,15 +256,15 @@ def compare(work: tuple[Path, list[Path], int, int, float], folder: Path) -> Non
     pairs = np.stack(both, axis=1).astype(np.int64)
     values = np.zeros(len(pairs))
     first = -1
-    one = np.empty(0, dtype=np.uint64)
+    left = np.empty(0, dtype=np.uint64)
     for i, (a, b) in enumerate(pairs.tolist()):
         if a != first:
             first = a
-            one = index.set_of(a)
-        other = index.set_of(b)
-        united = np.sort(np.concatenate((one, other)), kind="stable")
+            left = index.set_of(a)
+        right = index.set_of(b)
+        united = np.sort(np.concatenate((left, right)), kind="stable")
         shared = int(np.count_nonzero(united[1:] == united[:-1]))
-        values[i] = shared / max(1, len(one) + len(other) - shared)
+        values[i] = shared / max(1, len(left) + len(right) - shared)
     near = values >= threshold
     np.save(folder / PAIRS, pairs[near])
     np.save(folder / SIMILARITIES, values[near])

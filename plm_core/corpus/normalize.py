@@ -50,10 +50,10 @@ def words_of(text: str) -> list[str]:
 
 def shortened(text: str, words: int | None, last: bool = False) -> str:
     """The first or last ``words`` words of a text, with the whitespace between them; None: all."""
-    found = list(WORD.finditer(text))
-    if words is None or len(found) <= words:
+    matches = list(WORD.finditer(text))
+    if words is None or len(matches) <= words:
         return text
-    return text[found[-words].start() :] if last else text[: found[words - 1].end()]
+    return text[matches[-words].start() :] if last else text[: matches[words - 1].end()]
 
 
 def cut(text: str, most: int) -> Iterator[str]:

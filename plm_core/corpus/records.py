@@ -151,8 +151,8 @@ def decoded(data: bytes) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         column = error.start - data.rfind(b"\n", 0, error.start)
-        found = f"byte 0x{data[error.start]:02x} at column {column}"
-        raise Refused("invalid_utf8", f"{found}; expected UTF-8 text") from None
+        problem = f"byte 0x{data[error.start]:02x} at column {column}"
+        raise Refused("invalid_utf8", f"{problem}; expected UTF-8 text") from None
     if "\0" in text:
         raise Refused("nul_byte", "a NUL character; expected text")
     return text
@@ -315,8 +315,8 @@ def _table_records(lines: Lines, delimiter: str, header: Sequence[str] | None) -
         except csv.Error as error:
             raise Refused("broken_csv", f"{error}; expected quoting as in RFC 4180") from None
         for column, field in enumerate(row, start=1):
-            if found := SURROGATE.search(field):
-                byte = ord(found.group()) - 0xDC00
+            if match := SURROGATE.search(field):
+                byte = ord(match.group()) - 0xDC00
                 raise Refused("invalid_utf8", f"byte 0x{byte:02x} in field {column}; expected UTF-8 text")
         return row
 
@@ -345,11 +345,11 @@ def _require_names(row: Sequence[str], delimiter: str = "") -> None:
     # Tables with an index or with empty columns have empty names.
     if twice := next((name for name, count in Counter(row).items() if name and count > 1), None):
         places = " and ".join(str(place) for place, name in enumerate(row, start=1) if name == twice)
-        found = f"the name {twice!r} appears twice (columns {places})"
-        raise Refused("broken_header", f"{found}; expected names that differ")
-    if delimiter and len(row) == 1 and (other := next((each for each in DELIMITERS if each in row[0]), None)):
-        found = f"{row[0][:50]!r} is one column, because {delimiter!r} separates them"
-        raise Refused("broken_header", f"{found}; set `delimiter: {json.dumps(other)}` of its source, or save it so")
+        problem = f"the name {twice!r} appears twice (columns {places})"
+        raise Refused("broken_header", f"{problem}; expected names that differ")
+    if delimiter and len(row) == 1 and (other := next((mark for mark in DELIMITERS if mark in row[0]), None)):
+        problem = f"{row[0][:50]!r} is one column, because {delimiter!r} separates them"
+        raise Refused("broken_header", f"{problem}; set `delimiter: {json.dumps(other)}` of its source, or save it so")
 
 
 def _parquet_records(file: Path, limit: int, size: int) -> Iterator[Record]:

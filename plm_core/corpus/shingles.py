@@ -72,9 +72,9 @@ class Words:
 def words(texts: Sequence[str]) -> Words:
     """The hashed words of texts, processed a limited number of characters at a time, however long a text is."""
     parts = [list(cut(text, CHARACTERS_AT_ONCE)) for text in texts]
-    found = [_words(group) for group in batches((part for text in parts for part in text), str)]
-    counts = np.concatenate([np.zeros(1, dtype=np.int64), *(np.diff(each.ends, prepend=0) for each in found)])
-    hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *(each.hashes for each in found)])
+    hashed = [_words(group) for group in batches((part for text in parts for part in text), str)]
+    counts = np.concatenate([np.zeros(1, dtype=np.int64), *(np.diff(batch.ends, prepend=0) for batch in hashed)])
+    hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *(batch.hashes for batch in hashed)])
     return Words(hashes, counts.cumsum()[np.cumsum([len(text) for text in parts], dtype=np.int64)])
 
 

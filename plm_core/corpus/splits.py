@@ -78,9 +78,9 @@ def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]
 def require_sources(config: MixtureConfig, sources: Collection[str]) -> None:
     """Raise UserError unless ``shares``, if set, name exactly these sources."""
     if config.shares is not None and config.shares.keys() != set(sources):
-        found = ", ".join(sorted(config.shares))
+        shares = ", ".join(sorted(config.shares))
         expected = ", ".join(sorted(sources))
-        raise UserError(f"mixture.shares: found {found}; expected the sources with training text: {expected}")
+        raise UserError(f"mixture.shares: found {shares}; expected the sources with training text: {expected}")
 
 
 def copies(document_id: str, repeats: float) -> int:

@@ -49,8 +49,8 @@ class Surveyed:
 
     def languages(self) -> Counter[str]:
         """The languages of the sample, most frequent first."""
-        found = Counter(language_of(document.text, 0.5)[0] for document in self.sample)
-        return Counter(dict(found.most_common()))
+        counts = Counter(language_of(document.text, 0.5)[0] for document in self.sample)
+        return Counter(dict(counts.most_common()))
 
     def kept(self, config: CleanConfig) -> float:
         """The share of the sample's bytes that cleaning keeps."""
@@ -61,8 +61,8 @@ class Surveyed:
     def common_language(self) -> LanguageConfig | None:
         """The setting to keep the one language of nearly all of the sample; None if there is no such language."""
         language, count = self.languages().most_common(1)[0]
-        known = language != UNDETERMINED and count >= 0.95 * len(self.sample)
-        return LanguageConfig((language,)) if known else None
+        common = language != UNDETERMINED and count >= 0.95 * len(self.sample)
+        return LanguageConfig((language,)) if common else None
 
 
 def survey(root: Path) -> list[Surveyed]:
@@ -85,19 +85,19 @@ def survey(root: Path) -> list[Surveyed]:
         # Ids are unique in files of one format, and may not be in those of two.
         without = next((name for name, group in groups.items() if not group["ids"]), "text")
         name = kind if ids else given.get("text_field", without)
-        known = groups.setdefault(name, {"formats": [], "files": [], "ids": ids})
-        groups[name] = known | given | {"formats": [*known["formats"], kind[1:]], "files": [*known["files"], *files]}
-    found = []
+        old = groups.setdefault(name, {"formats": [], "files": [], "ids": ids})
+        groups[name] = old | given | {"formats": [*old["formats"], kind[1:]], "files": [*old["files"], *files]}
+    surveys = []
     for group in groups.values():
         files, ids = group.pop("files"), group.pop("ids")
         group |= {"input": str(root)} | ({} if len(group["formats"]) < len(kinds) else {"formats": []})
-        found.append(surveyed(from_dict(Folder, group, "init"), files, ids))
-        if not found[-1].documents:
+        surveys.append(surveyed(from_dict(Folder, group, "init"), files, ids))
+        if not surveys[-1].documents:
             what = f"{len(files)} files are left out ({listed(file.name for file in files)})"
-            warnings.warn(f"{root}: {what}; {found.pop().quarantined} unreadable records", stacklevel=2)
-    if not found:
+            warnings.warn(f"{root}: {what}; {surveys.pop().quarantined} unreadable records", stacklevel=2)
+    if not surveys:
         raise UserError(f"{root}: no document in it; expected a text in each row. {READABLE}")
-    return found
+    return surveys
 
 
 def surveyed(source: Folder, files: Sequence[Path], id_fields: Sequence[str] = ()) -> Surveyed:
@@ -107,22 +107,22 @@ def surveyed(source: Folder, files: Sequence[Path], id_fields: Sequence[str] = (
     sample = list[Document]()
     values: dict[str, set[object]] = {name: set() for name in id_fields}
     step = 1
-    for found in Files(source, files).read():
-        if isinstance(found, Quarantined):
-            if found.reason == "lfs_pointer":
-                raise UserError(f"{found.place}: {found.detail}")
+    for record in Files(source, files).read():
+        if isinstance(record, Quarantined):
+            if record.reason == "lfs_pointer":
+                raise UserError(f"{record.place}: {record.detail}")
             bad += 1
             continue
         if count % step == 0:
-            sample.append(found)
+            sample.append(record)
             if len(sample) == 2 * LOOKED_AT:
                 sample = sample[::2]
                 step = step * 2
         count += 1
-        size += len(found.text.encode())
-        characters |= set(found.text)
+        size += len(record.text.encode())
+        characters |= set(record.text)
         for name in id_fields:
-            values[name].add(found.metadata.get(name))
+            values[name].add(record.metadata.get(name))
     unique = [name for name, seen in values.items() if len(seen) == count and not seen & {None, ""}]
     source = replace(source, id_field=next(iter(unique), source.id_field))
     return Surveyed(source, count, bad, size, characters, sample, step)
@@ -149,19 +149,19 @@ def _bytes(files: Sequence[Path]) -> int:
 def _fields(files: Sequence[Path], root: Path) -> tuple[list[str], dict[str, Any]]:
     """The fields of tables that may be ids, and how their text is read; nothing if there is none, with a warning."""
 
-    found: dict[str, list[Record]] = {}
-    for each in DELIMITERS if format_of(files[0]) == ".csv" else ",":
-        every = chain.from_iterable(records(file, LIMIT, delimiter=each) for file in files)
-        found[each] = list(islice(every, LOOKED_AT))
-    delimiter = max(found, key=lambda each: sum(isinstance(record.content, Mapping) for record in found[each]))
-    rows = [record.content for record in found[delimiter] if isinstance(record.content, Mapping)]
+    read: dict[str, list[Record]] = {}
+    for mark in DELIMITERS if format_of(files[0]) == ".csv" else ",":
+        every = chain.from_iterable(records(file, LIMIT, delimiter=mark) for file in files)
+        read[mark] = list(islice(every, LOOKED_AT))
+    delimiter = max(read, key=lambda mark: sum(isinstance(record.content, Mapping) for record in read[mark]))
+    rows = [record.content for record in read[delimiter] if isinstance(record.content, Mapping)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     lengths = {name: mean(len(v) if isinstance(v := row.get(name), str) else 0 for row in rows) for name in names}
     text = "text" if lengths.get("text") else max(lengths, key=lambda name: lengths[name], default="")
     if text == "text" or lengths.get(text, 0) >= SHORTEST_TEXT:
         ids = [name for name in names if name.lower() in IDS]
         return ids, {"text_field": text} | ({"delimiter": delimiter} if delimiter != "," else {})
-    bad = next((f"{files[0]}: {r.content}" for r in found[delimiter] if isinstance(r.content, Refused)), "")
+    bad = next((f"{files[0]}: {r.content}" for r in read[delimiter] if isinstance(r.content, Refused)), "")
     why = bad or f"no field of text among {listed(names) or 'no rows'}"
     warnings.warn(f"{root}: {len(files)} {format_of(files[0])} files are left out; {why}", stacklevel=3)
     return [], {}

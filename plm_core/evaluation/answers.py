@@ -41,8 +41,8 @@ def parts_of(score: str) -> list[tuple[str, str]]:
     parts = [(name, of) for name, _, of in (part.partition(":") for part in score.split("+"))]
     for name, of in parts:
         if name not in _FAMILY_OF or (name == "f1") != bool(of):
-            known = ", ".join("f1:<class>" if each == "f1" else each for each in _FAMILY_OF)
-            raise ValueError(f"score: found {score!r}; expected {known} or several of them, joined with +")
+            names = ", ".join("f1:<class>" if kind == "f1" else kind for kind in _FAMILY_OF)
+            raise ValueError(f"score: found {score!r}; expected {names} or several of them, joined with +")
     if len({_FAMILY_OF[name] for name, _ in parts}) > 1:
         raise ValueError(f"score: found {score!r}; expected scores of one family: {', '.join(FAMILIES)}")
     return parts
@@ -134,13 +134,13 @@ class Answers(Examples):
             return np.mean(scores, axis=0).T
         # Scores of classes are functions of how often each is true, predicted, and both: three times [R, C].
         ids = np.arange(len(self.classes))
-        true = self.labels[:, None] == ids
+        gold = self.labels[:, None] == ids
         marginals = []
         for predictions in self.predictions:
-            said = predictions[:, None] == ids
-            marginals.append([weights @ counted.astype(np.float64) for counted in (true, said, true & said)])
+            predicted = predictions[:, None] == ids
+            marginals.append([weights @ counted.astype(np.float64) for counted in (gold, predicted, gold & predicted)])
         places = [(name, self.classes.index(of) if of else -1) for name, of in parts]
-        return np.mean([[of_classes(name, place, *each) for each in marginals] for name, place in places], axis=0).T
+        return np.mean([[of_classes(name, place, *sums) for sums in marginals] for name, place in places], axis=0).T
 
     def advantage(self, other: Self) -> Array:
         """``[N]``: above 0 if this model's answer is better: more seeds right, or nearer to the number."""
@@ -216,8 +216,8 @@ class Sums(Examples):
     @property
     def limits(self) -> tuple[float, float]:
         """The lowest and the highest bits per byte that other such documents may have."""
-        known = self.nats[self.bytes > 0] / np.log(2) / self.bytes[self.bytes > 0]
-        return 0.0, max(8.0, float(known.max()))
+        bits = self.nats[self.bytes > 0] / np.log(2) / self.bytes[self.bytes > 0]
+        return 0.0, max(8.0, float(bits.max()))
 
     @property
     def strata(self) -> Array:
@@ -256,7 +256,7 @@ def scored(results: Results, members: Array) -> bool:
     return not (isinstance(results, Answers) and of_numbers(results.score) and alike(results.labels[members]))
 
 
-def of_classes(name: str, position: int, true: Array, said: Array, both: Array) -> Array:
+def of_classes(name: str, position: int, gold: Array, predicted: Array, both: Array) -> Array:
     """A score ``[R]`` of classes from how often each is true, predicted, and both ``[R, C]``.
 
     ``f1`` is that of the class at ``position``, 0 if it is neither predicted nor true; ``macro_f1`` the plain mean over
@@ -264,13 +264,13 @@ def of_classes(name: str, position: int, true: Array, said: Array, both: Array) 
     constant.
     """
     if name == "accuracy":
-        return ratio(both.sum(axis=1), true.sum(axis=1))
+        return ratio(both.sum(axis=1), gold.sum(axis=1))
     if name == "matthews":
-        total, right = true.sum(axis=1), both.sum(axis=1)
-        spread = (total**2 - (said**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1))
-        return ratio(right * total - (true * said).sum(axis=1), np.sqrt(np.maximum(spread, 0)))
-    f1 = ratio(2 * both, true + said)
-    return f1[:, position] if name == "f1" else ratio(f1.sum(axis=1), ((true + said) > 0).sum(axis=1))
+        total, right = gold.sum(axis=1), both.sum(axis=1)
+        spread = (total**2 - (predicted**2).sum(axis=1)) * (total**2 - (gold**2).sum(axis=1))
+        return ratio(right * total - (gold * predicted).sum(axis=1), np.sqrt(np.maximum(spread, 0)))
+    f1 = ratio(2 * both, gold + predicted)
+    return f1[:, position] if name == "f1" else ratio(f1.sum(axis=1), ((gold + predicted) > 0).sum(axis=1))
 
 
 def correlation(name: str, labels: Array, predictions: Array, weights: Array) -> Array:

@@ -35,8 +35,8 @@ def calibration(confidences: Array, right: Array) -> Calibration:
     Seeds are not pooled: an overconfident and an underconfident one would cancel out.
     """
     errors = []
-    for sure, true in zip(confidences, right, strict=True):
-        counts, means, shares = bins(sure, true)
+    for sure, correct in zip(confidences, right, strict=True):
+        counts, means, shares = bins(sure, correct)
         errors.append(float(counts @ np.abs(shares - means)) / len(sure))
     return Calibration(
         accuracy=float(right.mean()),

@@ -65,19 +65,19 @@ def rows(
 
     With ``constant`` a constant answer to the task is resampled beside both models.
     """
-    one, two = (table.results for table in tables)
-    unread = [tables[1].unread()] if constant and not isinstance(two, Sums) else []
-    draws = significance.bootstrap([one, two, *unread], rng, resamples)
+    first, second = (table.results for table in tables)
+    unread = [tables[1].unread()] if constant and not isinstance(second, Sums) else []
+    draws = significance.bootstrap([first, second, *unread], rng, resamples)
     values = [score_by_subset(table.results) | {"": table.value} for table in tables]
-    found = []
+    compared = []
     for subset in draws[0]:
-        members = one.strata == one.subsets.index(subset) if subset else one.strata >= 0
-        sizes = (int(members.sum()), len(np.unique(one.groups[members])))
+        members = first.strata == first.subsets.index(subset) if subset else first.strata >= 0
+        sizes = (int(members.sum()), len(np.unique(first.groups[members])))
         both = (values[0][subset], values[1][subset])
         sides = tuple(side[subset] for side in draws)
-        score = tables[0].metric if isinstance(one, Sums) else one.score
-        found.append(Row(f"{name} {subset}".rstrip(), score, *sizes, both, sides))
-    return found
+        score = tables[0].metric if isinstance(first, Sums) else first.score
+        compared.append(Row(f"{name} {subset}".rstrip(), score, *sizes, both, sides))
+    return compared
 
 
 def average(name: str, parts: Sequence[Row]) -> Row:
@@ -148,9 +148,9 @@ def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection
     ]
     tables: dict[str, tuple[Table, Table]] = {}
     for task in sorted(first.keys() & second.keys()):
-        one, two = tables[task] = read_task(first[task]), read_task(second[task])
-        if one.examples != two.examples:
-            both = len({e[:2] for e in one.examples} & {e[:2] for e in two.examples})
+        left, right = tables[task] = read_task(first[task]), read_task(second[task])
+        if left.examples != right.examples:
+            both = len({e[:2] for e in left.examples} & {e[:2] for e in right.examples})
             raise UserError(
                 f"{second[task][0]}: holds different examples than {first[task][0]}, or was measured by other rules "
                 f"({both} examples are on both sides); expected the same: evaluate both models again"
@@ -169,14 +169,14 @@ def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection
     if not all(file.is_file() for file in files):
         notes.append("likelihood: not both models have it")
     else:
-        one, two = pair = read_likelihood(files[0]), read_likelihood(files[1])
-        if not np.isfinite([one.value, two.value]).all():
+        left, right = pair = read_likelihood(files[0]), read_likelihood(files[1])
+        if not np.isfinite([left.value, right.value]).all():
             notes.append("likelihood: not a finite number")
-        elif one.metric != two.metric:
-            notes.append(f"likelihood: {one.metric} and {two.metric} are not comparable")
-        elif one.documents != two.documents:
+        elif left.metric != right.metric:
+            notes.append(f"likelihood: {left.metric} and {right.metric} are not comparable")
+        elif left.documents != right.documents:
             raise UserError(f"{files[1]}: holds different documents than {files[0]}")
-        elif one.examples != two.examples:
+        elif left.examples != right.examples:
             notes.append("likelihood: excerpts of different lengths are not comparable")
         else:
             (row,) = rows("likelihood", pair, rng)
@@ -190,20 +190,20 @@ def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection
         tasks += [_compared(whole, names, test, holm), *(_compared(part, names) for part in parts)]
     averages = []
     if len(measured) > 1:
-        p = significance.permutation([(one.results, two.results) for one, two in tables.values()], rng)
+        p = significance.permutation([(left.results, right.results) for left, right in tables.values()], rng)
         mean = average(MEAN, [whole for whole, *_ in measured.values()])
         averages.append(_compared(mean, names, (p, PERMUTATION, None)))
-    every = {row.name: row for each in measured.values() for row in each}
-    known = [(name, parts) for name, parts in AVERAGES.items() if every.keys() >= set(parts)]
-    averages += [_compared(average(name, [every[part] for part in parts]), names) for name, parts in known]
+    every = {row.name: row for measured_rows in measured.values() for row in measured_rows}
+    averaged = [(name, parts) for name, parts in AVERAGES.items() if every.keys() >= set(parts)]
+    averages += [_compared(average(name, [every[part] for part in parts]), names) for name, parts in averaged]
     return Comparison(*names, ALPHA, tasks, averages, likelihood, notes)
 
 
-def _test(one: Table, two: Table, rng: np.random.Generator) -> tuple[float, str, float]:
+def _test(left: Table, right: Table, rng: np.random.Generator) -> tuple[float, str, float]:
     """The p-value by the appropriate test, its name, and the effect size."""
-    first, second = one.results, two.results
+    first, second = left.results, right.results
     effect = significance.effect(first, second)
-    alone = one.groups == len(first.strata)
+    alone = left.groups == len(first.strata)
     if not isinstance(first, Sums) and not isinstance(second, Sums) and first.score in RIGHT_OR_WRONG and alone:
         ours, theirs = first.right(), second.right()
         if len(ours) == len(theirs) == 1:

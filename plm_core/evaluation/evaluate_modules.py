@@ -54,12 +54,12 @@ class Score(evaluate.Metric):
         size = len(references)
         whole: dict[str, Any] = {"strata": np.zeros(size, dtype=np.int64), "subsets": ("",), "groups": np.arange(size)}
         if family(self._name) in ("classes", "numbers"):
-            said = np.array([predictions])
-            results: Results = Answers(self._name, np.array(references), said, classes=self._classes, **whole)
+            predicted = np.array([predictions])
+            results: Results = Answers(self._name, np.array(references), predicted, classes=self._classes, **whole)
         else:
             pairs = zip(predictions, references, strict=True)
-            each = np.array([[counts(part, *pair) for part, _ in parts_of(self._name)] for pair in pairs])
-            above, below = each.transpose(2, 1, 0)[:, :, None]
+            parts = np.array([[counts(part, *pair) for part, _ in parts_of(self._name)] for pair in pairs])
+            above, below = parts.transpose(2, 1, 0)[:, :, None]
             results = Ratios(self._name, above, below, **whole)
         return {"score": results.values(np.ones((1, size))).item()}
 
@@ -67,12 +67,12 @@ class Score(evaluate.Metric):
 def scores(names: Sequence[str], predictions: Values, references: Values, classes: Sequence[str]) -> dict[str, float]:
     """The named scores of predictions against references, of which there is at least one; ``classes`` are the names of
     the ids."""
-    found = {}
+    values = {}
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             computed = Score(name, classes, folder).compute(predictions=list(predictions), references=list(references))
-        found[name] = computed["score"]
-    return found
+        values[name] = computed["score"]
+    return values
 
 
 def baseline(name: str, train: Values, references: Values, classes: Sequence[str]) -> float:

@@ -130,15 +130,15 @@ class Table:
         if isinstance(own, Ratios):
             of = family(own.score)
             none = {"pairs": TIE, "ranks": str(len(self.labels))}.get(of, "")
-            said = tuple(" ".join(["O"] * len(label.split())) if of == "tags" else none for label in self.labels)
-            return self._ratios(own.score, (said,))
+            constant = tuple(" ".join(["O"] * len(label.split())) if of == "tags" else none for label in self.labels)
+            return self._ratios(own.score, (constant,))
         answer = np.bincount(own.labels).argmax() if own.classes else own.labels.mean()
         return replace(own, predictions=np.full((1, len(own.labels)), answer))
 
     def _ratios(self, score: str, predictions: Sequence[Sequence[str]]) -> Ratios:
         """The results of these answers of each seed: tags, texts, choices within pairs or ranks."""
-        each = [_counted(score, self.ids, said, self.labels) for said in predictions]
-        above, below = np.stack(each, axis=2)
+        ratios = [_counted(score, self.ids, answers, self.labels) for answers in predictions]
+        above, below = np.stack(ratios, axis=2)
         return Ratios(score, above, below, self.results.strata, self.results.subsets, self.results.groups)
 
     @property
@@ -174,14 +174,14 @@ def read_likelihood(path: Path) -> Table:
         )
     try:
         sizes = [int(row["bytes"]) for row in rows]
-        each = [float(row["nats"]) for row in rows]
+        nats_of = [float(row["nats"]) for row in rows]
         # fsum is exact: the order of the rows changes no digit.
-        nats = math.fsum(each)
+        nats = math.fsum(nats_of)
     except (ValueError, OverflowError) as error:
         raise UserError(f"{path}: {error}; expected numbers in the columns bytes and nats") from error
     if sum(sizes) <= 0 or min(sizes) < 0:
         raise UserError(f"{path}: {sum(sizes)} bytes of text; expected at least 1, and none below 0")
-    results = Sums(np.array(each), np.array(sizes, dtype=np.float64))
+    results = Sums(np.array(nats_of), np.array(sizes, dtype=np.float64))
     value = nats / math.log(2) / sum(sizes)
     names = tuple(row["id"] for row in rows)
     return Table(_examples(rows, "bytes"), quantities[0], value, results, (path.name,), names=names)
@@ -197,12 +197,12 @@ def task_files(folder: Path, only: Collection[str] | None = None) -> dict[str, l
 
     ``only`` are the names of files to look at; None: all. Those of tasks that a model cannot do are left out.
     """
-    found: dict[str, list[tuple[int, Path]]] = {}
+    seeds_of: dict[str, list[tuple[int, Path]]] = {}
     for path in folder.glob("*.*.csv"):
         task, _, seed = path.name.removesuffix(".csv").partition(".")
         if seed.isdecimal() and (only is None or path.name in only) and not cannot_do(path):
-            found.setdefault(task, []).append((int(seed), path))
-    return {task: [path for _, path in sorted(files)] for task, files in sorted(found.items())}
+            seeds_of.setdefault(task, []).append((int(seed), path))
+    return {task: [path for _, path in sorted(files)] for task, files in sorted(seeds_of.items())}
 
 
 def cannot_do(path: Path) -> bool:
@@ -245,12 +245,12 @@ def read_task(files: list[Path]) -> Table:
     predictions = tuple(tuple(row["prediction"] for row in rows) for rows in seeds)
     whole: dict[str, Any] = {"strata": strata, "subsets": subsets, "groups": groups}
     if family(score) == "classes":
-        classes, (true, *said) = _coded([labels, *predictions])
-        results: Results = Answers(score, true, np.stack(said), classes=classes, **whole)
+        classes, (gold, *predicted) = _coded([labels, *predictions])
+        results: Results = Answers(score, gold, np.stack(predicted), classes=classes, **whole)
     elif family(score) == "numbers":
-        true = _numbers(files[0], "label", labels)
-        said = [_numbers(path, "prediction", texts) for path, texts in zip(files, predictions, strict=True)]
-        results = Answers(score, true, np.stack(said), classes=(), **whole)
+        gold = _numbers(files[0], "label", labels)
+        predicted = [_numbers(path, "prediction", texts) for path, texts in zip(files, predictions, strict=True)]
+        results = Answers(score, gold, np.stack(predicted), classes=(), **whole)
     else:
         counted = np.empty((2, len(parts_of(score)), len(files), len(first)))
         for seed, (path, texts) in enumerate(zip(files, predictions, strict=True)):
@@ -284,13 +284,13 @@ def read_cost(path: Path) -> dict[str, float]:
     Raises:
         UserError: it is damaged.
     """
-    found = {}
+    costs = {}
     for number, row in enumerate(_read_rows(path, COST_COLUMNS), start=2):
         try:
-            found[row["quantity"]] = float(row["value"])
+            costs[row["quantity"]] = float(row["value"])
         except ValueError as error:
             raise UserError(f"{path}:{number}: found {row['value']!r}; expected a number") from error
-    return found
+    return costs
 
 
 def check_labels(score: str, labels: Sequence[str]) -> None:
@@ -299,8 +299,8 @@ def check_labels(score: str, labels: Sequence[str]) -> None:
         raise ValueError(f"all labels are {labels[0]}; expected different labels, because {score} is a correlation")
     for _, of in parts_of(score):
         if of and of not in labels:
-            known = ", ".join(sorted(set(labels)))
-            raise ValueError(f"no label is {of!r}, whose F1 is the score; expected it among {known}")
+            names = ", ".join(sorted(set(labels)))
+            raise ValueError(f"no label is {of!r}, whose F1 is the score; expected it among {names}")
 
 
 def _counted(score: str, ids: Sequence[str], predictions: Sequence[str], labels: Sequence[str]) -> np.ndarray:
@@ -309,18 +309,18 @@ def _counted(score: str, ids: Sequence[str], predictions: Sequence[str], labels:
     """
     of = family(score)
     parts = [part for part, _ in parts_of(score)]
-    found = []
+    counted = []
     for name, prediction, label in zip(ids, predictions, labels, strict=True):
-        said, true = (text.split(" ") if of == "tags" else text for text in (prediction, label))
+        predicted, gold = (text.split(" ") if of == "tags" else text for text in (prediction, label))
         try:
             if of == "texts":
-                true = json.loads(label)
-                if not isinstance(true, list) or not all(isinstance(answer, str) for answer in true):
+                gold = json.loads(label)
+                if not isinstance(gold, list) or not all(isinstance(answer, str) for answer in gold):
                     raise ValueError(f"the label {label[:99]}; expected a JSON list of texts")
-            found.append([counts(part, said, true) for part in parts])
+            counted.append([counts(part, predicted, gold) for part in parts])
         except ValueError as error:
             raise ValueError(f"{name!r}: {error}") from error
-    return np.array(found, dtype=np.float64).transpose(2, 1, 0)
+    return np.array(counted, dtype=np.float64).transpose(2, 1, 0)
 
 
 def _numbers(path: Path, column: str, texts: Sequence[str]) -> np.ndarray:
@@ -337,9 +337,9 @@ def _numbers(path: Path, column: str, texts: Sequence[str]) -> np.ndarray:
 
 def _coded(texts: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[np.ndarray]]:
     """The distinct names in order, and each sequence as positions among them."""
-    names = sorted({text for each in texts for text in each})
+    names = sorted({text for column in texts for text in column})
     position = {name: i for i, name in enumerate(names)}
-    return tuple(names), [np.array([position[text] for text in each], dtype=np.int64) for each in texts]
+    return tuple(names), [np.array([position[text] for text in column], dtype=np.int64) for column in texts]
 
 
 def _examples(rows: Rows, *content: str) -> tuple[tuple[str, str, str, str], ...]:

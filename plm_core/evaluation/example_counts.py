@@ -16,7 +16,7 @@ AT_ONCE = 256
 """Queries whose similarity to every passage is held."""
 
 
-def ranks(queries: Sequence[str], passages: Sequence[str], asked: Any, held: Any) -> list[int]:
+def ranks(queries: Sequence[str], passages: Sequence[str], query_vectors: Any, passage_vectors: Any) -> list[int]:
     """The rank, from 1, of each query's passage among all distinct passages, by the products of vectors.
 
     ``queries`` and ``passages`` are the texts [N] of the pairs, ``asked`` [N, W] the vectors of the queries, ``held``
@@ -28,15 +28,15 @@ def ranks(queries: Sequence[str], passages: Sequence[str], asked: Any, held: Any
     relevant: dict[str, list[int]] = {}
     for query, passage in zip(queries, passages, strict=True):
         relevant.setdefault(query, []).append(numbers[passage])
-    found = []
+    ranked = []
     for start in range(0, len(queries), AT_ONCE):
-        products = asked[start : start + AT_ONCE] @ held.T
+        products = query_vectors[start : start + AT_ONCE] @ passage_vectors.T
         rows = products if isinstance(products, np.ndarray) else products.toarray()
         for row, query, passage in zip(rows, queries[start:], passages[start:], strict=False):
             own = row[numbers[passage]]
             row[relevant[query]] = -np.inf
-            found.append(1 + int((~(row < own)).sum()))
-    return found
+            ranked.append(1 + int((~(row < own)).sum()))
+    return ranked
 
 
 Entity = tuple[int, int, str]
@@ -57,7 +57,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     Raises:
         ValueError: a tag is not ``O``, ``B-<type>`` or ``I-<type>``.
     """
-    found: list[Entity] = []
+    spans: list[Entity] = []
     open_since = None
     kind = ""
     for position, tag in enumerate([*tags, "O"]):
@@ -65,11 +65,11 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         if tag != "O" and not (prefix in ("B", "I") and of):
             raise ValueError(f"tag {position + 1}: found {tag!r}; expected O, B-<type> or I-<type>")
         if open_since is not None and (prefix, of) != ("I", kind):
-            found.append((open_since, position, kind))
+            spans.append((open_since, position, kind))
             open_since = None
         if tag != "O" and open_since is None:
             open_since, kind = position, of
-    return found
+    return spans
 
 
 def normalized_answer(text: str) -> str:
@@ -92,15 +92,15 @@ def answer_f1(prediction: str, answers: Sequence[str]) -> float:
     If either side is empty, 1 if both are, otherwise 0: the rule of SQuAD 2.0 (Rajpurkar et al. 2018), which differs
     from the script of 1.1 for empty answers only.
     """
-    said = normalized_answer(prediction).split()
+    predicted = normalized_answer(prediction).split()
     best = 0.0
-    for true in (answer.split() for answer in _golden(answers)):
-        same = (Counter(said) & Counter(true)).total()
-        best = max(best, 2 * same / (len(said) + len(true)) if said and true else float(said == true))
+    for gold in (answer.split() for answer in _golden(answers)):
+        same = (Counter(predicted) & Counter(gold)).total()
+        best = max(best, 2 * same / (len(predicted) + len(gold)) if predicted and gold else float(predicted == gold))
     return best
 
 
-def counts(score: str, said: Any, true: Any) -> tuple[float, float]:
+def counts(score: str, predicted: Any, gold: Any) -> tuple[float, float]:
     """The numerator and denominator that an example adds to a score: of the tags of a sentence, the text of an answer
     and the list of right ones, a choice in ``RIGHT``, or the rank of the relevant passage, from 1.
 
@@ -113,20 +113,20 @@ def counts(score: str, said: Any, true: Any) -> tuple[float, float]:
         ValueError: a tag is not IOB2, the numbers of tags differ, the choice is unknown, or the rank is below 1.
     """
     if score == "entity_f1":
-        if len(said) != len(true):
-            raise ValueError(f"{len(said)} tags for {len(true)} words")
-        one, two = set(entities(said)), set(entities(true))
-        return 2 * len(one & two), len(one) + len(two)
+        if len(predicted) != len(gold):
+            raise ValueError(f"{len(predicted)} tags for {len(gold)} words")
+        left, right = set(entities(predicted)), set(entities(gold))
+        return 2 * len(left & right), len(left) + len(right)
     if score == "pair_accuracy":
-        if said not in RIGHT:
-            raise ValueError(f"the prediction {said!r} is not one of {', '.join(RIGHT)}")
-        return RIGHT[said], 1.0
+        if predicted not in RIGHT:
+            raise ValueError(f"the prediction {predicted!r} is not one of {', '.join(RIGHT)}")
+        return RIGHT[predicted], 1.0
     if score.endswith(f"_at_{DEPTH}"):
-        if (rank := int(said)) < 1:
+        if (rank := int(predicted)) < 1:
             raise ValueError(f"the rank {rank}; expected at least 1")
         gain = {"ndcg": 1 / math.log2(1 + rank), "mrr": 1 / rank, "recall": 1.0}[score.partition("_")[0]]
         return gain if rank <= DEPTH else 0.0, 1.0
-    return (exact_match if score == "exact_match" else answer_f1)(said, true), 1.0
+    return (exact_match if score == "exact_match" else answer_f1)(predicted, gold), 1.0
 
 
 def _golden(answers: Sequence[str]) -> list[str]:

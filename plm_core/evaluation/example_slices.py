@@ -57,15 +57,15 @@ def read_slices(path: Path) -> dict[str, Facts]:
     """
     if not path.is_file():
         raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro slices`)")
-    found = {}
+    facts = {}
     with path.open(encoding="utf-8", newline="") as file:
         for number, row in enumerate(csv.DictReader(file), start=2):
             try:
-                found[row["id"]] = Facts(int(row["words"]), row["subset"], float(row["overlap"]))
+                facts[row["id"]] = Facts(int(row["words"]), row["subset"], float(row["overlap"]))
             except (KeyError, TypeError, ValueError) as error:
                 expected = f"expected {','.join(COLUMNS)}; {RESTORE}"
                 raise UserError(f"{path}:{number}: {error!r}; {expected}") from error
-    return found
+    return facts
 
 
 def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
@@ -79,20 +79,20 @@ def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
     """
     lengths, shares = np.array([f.words for f in facts]), np.array([f.overlap for f in facts])
     subsets = np.array([f.subset for f in facts])
-    found = [("length", f"{name} words", part) for name, part in _parts(lengths, PARTS_OF_LENGTH, 1)]
+    parts = [("length", f"{name} words", part) for name, part in _parts(lengths, PARTS_OF_LENGTH, 1)]
     if len(names := np.unique(subsets)) > 1:
-        found += [("source", str(name) or "no subset", subsets == name) for name in names]
+        parts += [("source", str(name) or "no subset", subsets == name) for name in names]
     if of_numbers(results.score):
-        found += [("label", name, part) for name, part in _parts(results.labels, PARTS_OF_NUMBERS)]
+        parts += [("label", name, part) for name, part in _parts(results.labels, PARTS_OF_NUMBERS)]
     elif isinstance(results, Answers):
-        found += [("label", name, results.labels == i) for i, name in enumerate(results.classes)]
-    found += [
+        parts += [("label", name, results.labels == i) for i, name in enumerate(results.classes)]
+    parts += [
         ("overlap", "none", shares == 0),
         ("overlap", "below half", (shares > 0) & (shares < CONTAMINATED)),
         ("overlap", "half and more", shares >= CONTAMINATED),
     ]
     chosen = []
-    for kind, name, members in found:
+    for kind, name, members in parts:
         if members.any():
             part = results.take(np.flatnonzero(members))
             # A slice may span subsets, and is resampled as a whole.

@@ -70,11 +70,11 @@ def question(
         # same text.
         differs = (i for i, tokens in enumerate(zip(first, *rest, strict=False)) if len(set(tokens)) > 1)
         shared = next(differs, min(map(len, (first, *rest))))
-        asked = first[:shared]
+        common = first[:shared]
         answers = [ids[shared:] for ids in rest]
         room = context - max(map(len, answers))
-        if len(asked) <= room and all(answers):
-            return Question(asked, answers, held)
+        if len(common) <= room and all(answers):
+            return Question(common, answers, held)
     if not all(answers):
         raise ValueError(f"the option {options[answers.index([])]!r} has no token; expected at least one")
     if room < 0:
@@ -82,7 +82,7 @@ def question(
         raise ValueError(
             f"the option {longest!r} has {context - room} tokens; expected at most {context}, the model's context"
         )
-    return Question(asked[len(asked) - room :], answers, cut=True)
+    return Question(common[len(common) - room :], answers, cut=True)
 
 
 Ranker = Callable[[Any, Sequence[Question], torch.device], list[list[float]]]
@@ -97,8 +97,8 @@ def likelihoods(model: Any, questions: Sequence[Question], device: torch.device)
     with options of one token) is read with it; rows of similar length form a batch, padded at the end.
     """
     model.eval()
-    sequences = [(EOS, *each.prompt, *option[:-1]) for each in questions for option in each.options]
-    options = [option for each in questions for option in each.options]
+    sequences = [(EOS, *question.prompt, *option[:-1]) for question in questions for option in question.options]
+    options = [option for question in questions for option in question.options]
     rows: list[tuple[int, ...]] = []
     row_of = {}
     # In this order a sequence comes right after those that it is a prefix of.
@@ -109,7 +109,7 @@ def likelihoods(model: Any, questions: Sequence[Question], device: torch.device)
     wanted: list[list[int]] = [[] for _ in rows]
     for number, sequence in enumerate(sequences):
         wanted[row_of[sequence]].append(number)
-    found = [0.0] * len(options)
+    totals = [0.0] * len(options)
     order = sorted(range(len(rows)), key=lambda row: (-len(rows[row]), rows[row]))
     for start in range(0, len(order), ROWS):
         batch = order[start : start + ROWS]
@@ -126,9 +126,9 @@ def likelihoods(model: Any, questions: Sequence[Question], device: torch.device)
         nats = -F.cross_entropy(logits, torch.tensor(target, device=device), reduction="none").double()
         by_token = iter(nats.tolist())
         for _, number in sought:
-            found[number] = math.fsum(next(by_token) for _ in options[number])
-    each = iter(found)
-    return [[next(each) for _ in asked.options] for asked in questions]
+            totals[number] = math.fsum(next(by_token) for _ in options[number])
+    in_order = iter(totals)
+    return [[next(in_order) for _ in question.options] for question in questions]
 
 
 # Which option is the answer.
@@ -210,45 +210,45 @@ class Answer:
     overlap: float
 
 
-def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> list[Answer]:
+def answers(prompted: Asked, shots: int, loaded: Loaded, device: torch.device) -> list[Answer]:
     """A model's answer to each test example after at most ``shots`` shots, in order.
 
     Raises:
         UserError: an option is longer than the model's context, or two are the same to its tokenizer.
     """
-    pool = Shots(asked.train, asked.seed)
+    pool = Shots(prompted.train, prompted.seed)
     ask = partial(question, loaded.tokenizer, context=loaded.model.config.context)
     try:
         # Each question, and by options the question without any text of the example.
-        alone = {o: ask(asked.prompt.ending, o) for o in dict.fromkeys(map(asked.options, asked.test))}
+        alone = {o: ask(prompted.prompt.ending, o) for o in dict.fromkeys(map(prompted.options, prompted.test))}
         read = [
-            ask(asked.ask(example), asked.options(example), shots=[asked.show(s) for s in pool.draw(example, shots)])
-            for example in asked.test
+            ask(prompted.ask(e), prompted.options(e), shots=[prompted.show(shot) for shot in pool.draw(e, shots)])
+            for e in prompted.test
         ]
     except ValueError as error:
-        raise UserError(f"fewshot.tasks: {asked.task.name}: {error}") from error
-    for options, by_itself in alone.items() if asked.prompt.options else ():
+        raise UserError(f"fewshot.tasks: {prompted.task.name}: {error}") from error
+    for options, by_itself in alone.items() if prompted.prompt.options else ():
         for i, tokens in enumerate(by_itself.options):
             if tokens in by_itself.options[:i]:
                 raise UserError(
-                    f"fewshot.prompts.{asked.task.name}.options: to the model's tokenizer {options[i]!r} is the same "
-                    "as another option; expected other words"
+                    f"fewshot.prompts.{prompted.task.name}.options: to the model's tokenizer {options[i]!r} is the "
+                    "same as another option; expected other words"
                 )
     place = OBJECTIVES[loaded.config.objective].ranker
     assert place is not None  # ``FewshotConfig.require_ranker`` checks
     ranker: Ranker = resolve_name(place)
     nats = ranker(loaded.model, read, device)
     nats_alone = dict(zip(alone, ranker(loaded.model, list(alone.values()), device), strict=True))
-    found = []
-    for i, example in enumerate(asked.test):
-        options = asked.options(example)
-        said = chosen(options, [len(tokens) for tokens in read[i].options], nats[i], nats_alone[options])
-        cut = read[i].cut or asked.ask(example) != asked.prompt.ask(example)
-        found.append(Answer(example, said, read[i].shots, cut, asked.overlaps[i]))
-    return found
+    scored = []
+    for i, example in enumerate(prompted.test):
+        options = prompted.options(example)
+        choice = chosen(options, [len(tokens) for tokens in read[i].options], nats[i], nats_alone[options])
+        cut = read[i].cut or prompted.ask(example) != prompted.prompt.ask(example)
+        scored.append(Answer(example, choice, read[i].shots, cut, prompted.overlaps[i]))
+    return scored
 
 
-def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: float | None) -> dict[str, float]:
+def measured(prompted: Asked, shots: int, scored: Sequence[Answer], contaminated: float | None) -> dict[str, float]:
     """The figures of a task with this number of shots.
 
     ``score`` is the task's own, by the sum; ``score_<rule>`` is by another rule; ``_low`` and ``_high`` are the ends of
@@ -259,48 +259,48 @@ def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: fl
     ``examples`` counts those that are left; of these ``fewer_shots`` have fewer shots than asked for, ``no_shot`` have
     none, and ``cut`` are not shown whole.
     """
-    clean = [each for each in found if contaminated is None or each.overlap < contaminated]
+    clean = [answer for answer in scored if contaminated is None or answer.overlap < contaminated]
     figures: dict[str, float] = {
         "examples": len(clean),
-        "excluded": len(found) - len(clean),
-        "fewer_shots": sum(each.shots < shots for each in clean),
-        "no_shot": sum(each.shots < min(1, shots) for each in clean),
-        "cut": sum(each.cut for each in clean),
+        "excluded": len(scored) - len(clean),
+        "fewer_shots": sum(answer.shots < shots for answer in clean),
+        "no_shot": sum(answer.shots < min(1, shots) for answer in clean),
+        "cut": sum(answer.cut for answer in clean),
     }
-    majority = int(np.bincount([int(example.label) for example in asked.train]).argmax())
-    for begin, some in (("", clean), ("all_", found)):
+    majority = int(np.bincount([int(example.label) for example in prompted.train]).argmax())
+    for begin, some in (("", clean), ("all_", scored)):
         if not some:
             continue
         for rule in RULES:
             key = f"{begin}score" if rule == "sum" else f"{begin}score_{rule}"
-            results = _results(asked.task, some, [each.chosen[rule] for each in some])
+            results = _results(prompted.task, some, [answer.chosen[rule] for answer in some])
             figures[key] = score_by_subset(results)[""]
             if not begin:
                 interval = significance.interval_of(results)
                 figures |= {f"{key}_low": interval.low, f"{key}_high": interval.high}
-        figures[f"{begin}baseline"] = score_by_subset(_results(asked.task, some, [majority] * len(some)))[""]
+        figures[f"{begin}baseline"] = score_by_subset(_results(prompted.task, some, [majority] * len(some)))[""]
     return figures
 
 
-def rows(task: GlueTask, found: Sequence[Answer]) -> list[tuple[object, ...]]:
+def rows(task: GlueTask, scored: Sequence[Answer]) -> list[tuple[object, ...]]:
     """The answers as rows of ``COLUMNS``, classes by name."""
     return [
         (
-            each.example.id,
-            each.example.sha256,
-            each.example.subset,
-            task.labels[int(each.example.label)],
-            *(task.labels[each.chosen[rule]] for rule in RULES),
-            each.shots,
-            int(each.cut),
-            repr(each.overlap),
+            answer.example.id,
+            answer.example.sha256,
+            answer.example.subset,
+            task.labels[int(answer.example.label)],
+            *(task.labels[answer.chosen[rule]] for rule in RULES),
+            answer.shots,
+            int(answer.cut),
+            repr(answer.overlap),
         )
-        for each in found
+        for answer in scored
     ]
 
 
-def _results(task: GlueTask, some: Sequence[Answer], said: Sequence[int]) -> Answers:
-    subsets, strata = np.unique([each.example.subset for each in some], return_inverse=True)
-    _, groups = np.unique([each.example.group or each.example.id for each in some], return_inverse=True)
-    labels = np.array([int(each.example.label) for each in some])
-    return Answers(task.score, labels, np.array([said]), strata, task.labels, tuple(map(str, subsets)), groups)
+def _results(task: GlueTask, some: Sequence[Answer], choices: Sequence[int]) -> Answers:
+    subsets, strata = np.unique([answer.example.subset for answer in some], return_inverse=True)
+    _, groups = np.unique([answer.example.group or answer.example.id for answer in some], return_inverse=True)
+    labels = np.array([int(answer.example.label) for answer in some])
+    return Answers(task.score, labels, np.array([choices]), strata, task.labels, tuple(map(str, subsets)), groups)

@@ -51,23 +51,23 @@ class NGrams:
         numbers = [stream]
         keys, counts, places = [], [], []
         for key in self._keys(stream, numbers, order):
-            known = np.flatnonzero(key != UNKNOWN)
-            found, first, number, count = np.unique(
-                key[known], return_index=True, return_inverse=True, return_counts=True
+            valid = np.flatnonzero(key != UNKNOWN)
+            unique, first, number, count = np.unique(
+                key[valid], return_index=True, return_inverse=True, return_counts=True
             )
             numbers.append(np.full(len(stream), UNKNOWN))
-            numbers[-1][known] = number
-            keys.append(found)
+            numbers[-1][valid] = number
+            keys.append(unique)
             counts.append(count)
-            places.append(known[first])
+            places.append(valid[first])
         for n in range(order - 1):
             # Each n-gram of the next order is one more token that preceded its last n tokens.
             before = np.bincount(numbers[n + 1][places[n + 1]], minlength=len(keys[n]))
             counts[n] = np.where(before, before, counts[n])
-        histories = [1, vocab_size, *(len(found) for found in keys[1:])]
+        histories = [1, vocab_size, *(len(unique) for unique in keys[1:])]
         self._orders = [
-            _order(found, count, found // vocab_size if n else np.zeros_like(found), histories[n])
-            for n, (found, count) in enumerate(zip(keys, counts, strict=True))
+            _order(unique, count, unique // vocab_size if n else np.zeros_like(unique), histories[n])
+            for n, (unique, count) in enumerate(zip(keys, counts, strict=True))
         ]
 
     def nats(self, stream: np.ndarray) -> np.ndarray:

@@ -51,12 +51,12 @@ class Evidence:
         Raises:
             UserError: the task's answers have no such score.
         """
-        found = self.tables.get(source(metric))
+        table = self.tables.get(source(metric))
         score = score_of(metric)
-        if found is None or score in ("", SCORE):
-            return found
+        if table is None or score in ("", SCORE):
+            return table
         try:
-            return found.by(score)
+            return table.by(score)
         except ValueError as error:
             raise UserError(f"promotion.metrics.{metric}: {error}") from error
 
@@ -73,19 +73,19 @@ def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evid
     Raises:
         UserError: a file is missing or damaged.
     """
-    found = {}
+    tables = {}
     tasks = task_files(folder)
     for name in rules.sources():
         if name == LIKELIHOOD and (folder / name).is_file():
-            found[name], _ = read_likelihood(folder / name).parted(rules.reported)
+            tables[name], _ = read_likelihood(folder / name).parted(rules.reported)
         elif name in tasks:
-            found[name], _ = read_task(tasks[name]).parted(rules.reported)
+            tables[name], _ = read_task(tasks[name]).parted(rules.reported)
         elif not partial:
             file = name if name == LIKELIHOOD else f"{name}.1.csv"
             needing = ", ".join(metric for metric in rules.metrics if metric != EVERY_TASK and source(metric) == name)
             raise UserError(f"{folder / file}: missing; expected it for promotion.metrics: {needing}")
     cost = read_cost(folder / COST) if (folder / COST).is_file() else {}
-    return Evidence(found, cost.get(PARAMETERS))
+    return Evidence(tables, cost.get(PARAMETERS))
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Row:
 
     def judged(self, change: Draws, tolerance: float, alpha: float, level: float) -> "Row":
         """The row with the intervals from resamples of the difference, and the verdict that follows."""
-        interval, strict = (significance.interval(change, 1 - each) for each in (alpha, level))
+        interval, strict = (significance.interval(change, 1 - error) for error in (alpha, level))
         low, high = self.gains(interval)
         if self.gain == 0:
             verdict = "equal"
@@ -203,8 +203,8 @@ def _value(metric: str, table: Table | None) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+    measured = [value for value in values if value is not None]
+    return math.fsum(measured) / len(measured) if measured and len(measured) == len(values) else None
 
 
 def _quantities(quantity: str, challenger: Table, champion: Table | None) -> str:
@@ -213,9 +213,8 @@ def _quantities(quantity: str, challenger: Table, champion: Table | None) -> str
         return held
     if champion.metric != challenger.metric:
         return f"{held}, the champion's {champion.metric}"
-    lengths = (
-        ", but excerpts of the documents may be of other lengths" if quantity == base_quantity(challenger.metric) else ""
-    )
+    same = quantity == base_quantity(challenger.metric)
+    lengths = ", but excerpts of the documents may be of other lengths" if same else ""
     return f"{held}, the champion's too{lengths}"
 
 
@@ -242,9 +241,10 @@ def decide(
 ) -> Decision:
     """Judge the challenger; without a champion it passes when every metric is a finite number.
 
-    ``earlier_challengers`` is the number of challengers already judged against this champion: each lowers the level at which the next
-    passes, by Bonferroni's correction. Objections to it are judged at ``promotion.alpha``. If only sets of minimal
-    pairs tell the two apart, a likelihood that both have is the primary: it is measured on all of the text.
+    ``earlier_challengers`` is the number of challengers already judged against this champion: each lowers the level at
+    which the next passes, by Bonferroni's correction. Objections to it are judged at ``promotion.alpha``. If only sets
+    of minimal pairs tell the two apart, a likelihood that both have is the primary: it is measured on all of the
+    text.
 
     Raises:
         UserError: the challenger's evidence lacks what the rules need.
@@ -277,14 +277,14 @@ def decide(
     p = significance.permutation(results, significance.generator(), resamples)
     low, high = primary.gains(primary.strict)
     ends = f"{primary.strict.low:+.4g} to {primary.strict.high:+.4g}"
-    found = f"{primary.difference:+.4g}, {100 - 100 * level:.4g}% interval {ends}, p = {p:.2g}"
+    difference = f"{primary.difference:+.4g}, {100 - 100 * level:.4g}% interval {ends}, p = {p:.2g}"
     better, worse = (end > 0 and p <= level for end in (low, -high))
     seen = f"a difference of about {primary.strict.half:.2g} could have been detected"
-    verdict = f"significantly worse: {found}" if worse else f"not significantly better: {found} ({seen})"
+    verdict = f"significantly worse: {difference}" if worse else f"not significantly better: {difference} ({seen})"
     reason = f"{primary.metric} is {verdict}"
     passed = better
     if better:
-        reason = f"{primary.metric} is significantly better: {found}"
+        reason = f"{primary.metric} is significantly better: {difference}"
     elif low <= -rules.margin:
         reason += f", and it may be worse by more than promotion.margin = {rules.margin:g}"
     elif challenger.parameters is None or champion.parameters is None:
@@ -293,7 +293,7 @@ def decide(
     else:
         costs = f"{challenger.parameters:,.0f} parameters, the champion's {champion.parameters:,.0f}"
         passed = challenger.parameters < champion.parameters
-        within = f"{primary.metric} is not worse by more than promotion.margin = {rules.margin:g}: {found}"
+        within = f"{primary.metric} is not worse by more than promotion.margin = {rules.margin:g}: {difference}"
         cheaper = f"{within}, and the model is cheaper: {costs}"
         reason = cheaper if passed else f"{reason}, and the model is not cheaper: {costs}"
     reason += f"; {primary.note}" if primary.note else ""

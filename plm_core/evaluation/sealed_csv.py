@@ -35,12 +35,12 @@ def opened(path: Path) -> str:
     """
     header, end, body = path.read_bytes().decode("utf-8").partition("\n")
     columns, comma, seal = header.rpartition(",")
-    found = SEAL.fullmatch(seal)
-    if not found and not re.search("format_|_sha256_", header):
+    match = SEAL.fullmatch(seal)
+    if not match and not re.search("format_|_sha256_", header):
         return header + end + body
-    if found and int(found[1]) != FORMAT:
-        raise UserError(f"{path}: is of format {found[1]}; expected {FORMAT}: evaluate the model with this version")
-    if not found or sha256_text(columns + comma + body) != found[2]:
+    if match and int(match[1]) != FORMAT:
+        raise UserError(f"{path}: is of format {match[1]}; expected {FORMAT}: evaluate the model with this version")
+    if not match or sha256_text(columns + comma + body) != match[2]:
         raise UserError(f"{path}: damaged: its digest is not the one in its header; {RESTORE}")
     return header + end + body
 

@@ -74,12 +74,12 @@ class Draws:
         if not all(part.freedom for part in parts):
             return 0.0
         variances = np.array([np.var(part.draws) for part in parts])
-        each = float(np.sum(variances**2 / [part.freedom for part in parts]))
-        return float(variances.sum()) ** 2 / each if each > 0 else math.inf
+        spread = float(np.sum(variances**2 / [part.freedom for part in parts]))
+        return float(variances.sum()) ** 2 / spread if spread > 0 else math.inf
 
     def __sub__(self, other: "Draws") -> "Draws":
         pairs = zip(self.groups, other.groups, strict=True)
-        paired = tuple(Part(one.draws - two.draws, min(one.freedom, two.freedom)) for one, two in pairs)
+        paired = tuple(Part(first.draws - second.draws, min(first.freedom, second.freedom)) for first, second in pairs)
         seeds = (*self.seeds, *(replace(part, draws=-part.draws) for part in other.seeds))
         return Draws(paired, seeds, (self.limits[0] - other.limits[1], self.limits[1] - other.limits[0]))
 
@@ -113,28 +113,28 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
     for size in _chunks(resamples, max(units.rows.shape)):
         drawn = np.zeros((size, len(units.counts)))
         for stratum in np.unique(units.strata):
-            here = units.strata == stratum
-            total = int(units.counts[here].sum())
-            drawn[:, here] = rng.multinomial(total, units.counts[here] / total, size=size)
+            members = units.strata == stratum
+            total = int(units.counts[members].sum())
+            drawn[:, members] = rng.multinomial(total, units.counts[members] / total, size=size)
         weights = drawn @ units.rows
-        for side, found in zip(units.cells, scores, strict=True):
+        for side, sums in zip(units.cells, scores, strict=True):
             for name, mask in masks(side).items():
                 counted = weights * mask
                 # If no group of a subset was drawn, nothing is known of it.
-                found[name].append(np.where(counted.any(axis=1), side.values(counted).mean(axis=1), np.nan))
+                sums[name].append(np.where(counted.any(axis=1), side.values(counted).mean(axis=1), np.nan))
     everything = units.counts @ units.rows
     draws = []
-    for side, found in zip(units.cells, scores, strict=True):
+    for side, sums in zip(units.cells, scores, strict=True):
         # Of S seeds S - 1 are drawn, because S would understate their variance (Rao and Wu 1988).
         S = side.values(everything[None]).shape[1]
         chosen = rng.multinomial(S - 1, np.full(S, 1 / S), size=resamples) / (S - 1) if S > 1 else None
         by_subset = {}
         for name, mask in masks(side).items():
-            values = np.concatenate(found[name])
+            values = np.concatenate(sums[name])
             values = np.where(np.isnan(values), np.nanmean(values), values)
-            here = units.rows @ mask > 0
-            many = int(units.counts[here].sum())
-            freedom = many - len(np.unique(units.strata[here]))
+            members = units.rows @ mask > 0
+            many = int(units.counts[members].sum())
+            freedom = many - len(np.unique(units.strata[members]))
             # A resample of this many groups has (many - 1) / many of the variance.
             spread = math.sqrt(many / freedom) if freedom else 1.0
             groups = Part(values.mean() + (values - values.mean()) * spread, freedom)
@@ -175,9 +175,9 @@ def permutation(
     themselves once (Phipson and Smyth 2010).
     """
     seen = 0.0
-    found = np.zeros(resamples)
-    for one, two in pairs:
-        units = units_of([one, two])
+    differences = np.zeros(resamples)
+    for left, right in pairs:
+        units = units_of([left, right])
         first, second = units.cells
         both = first.joined(cast(Any, second))  # of one kind
         counts = units.counts @ units.rows
@@ -186,9 +186,9 @@ def permutation(
         for size in _chunks(resamples, 2 * max(units.rows.shape)):
             swapped = rng.binomial(units.counts, 0.5, size=(size, len(units.counts))) @ units.rows
             parts.append(_difference(both, counts - swapped, swapped))
-        found += np.concatenate(parts) / len(pairs)
+        differences += np.concatenate(parts) / len(pairs)
     # Rounding must not make an equal difference smaller.
-    return float((1 + np.sum(np.abs(found) >= abs(seen) - 1e-12)) / (resamples + 1))
+    return float((1 + np.sum(np.abs(differences) >= abs(seen) - 1e-12)) / (resamples + 1))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -218,13 +218,13 @@ def bootstrap_p(difference: Draws) -> float:
     return float(2 * stdtr(freedom, stdtrit(math.inf, one_side))) if freedom else 1.0
 
 
-def effect(one: Results, two: Results) -> float:
+def effect(first: Results, second: Results) -> float:
     """Cohen's g, in [-0.5, 0.5]: among the examples on which one model is better (``Results.advantage``), the share on
     which it is the second, minus one half; 0 if no example tells them apart.
     """
-    wins = np.sign(two.advantage(cast(Any, one)))
-    told = np.count_nonzero(wins)
-    return float(np.sum(wins > 0) / told - 0.5) if told else 0.0
+    wins = np.sign(second.advantage(cast(Any, first)))
+    decided = np.count_nonzero(wins)
+    return float(np.sum(wins > 0) / decided - 0.5) if decided else 0.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -240,8 +240,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _difference(both: Results, first: Array, second: Array) -> Array:
     """``[R]``: the score of the answers counted by ``first, second`` minus that of the others, in joined answers."""
-    one, two = np.concatenate([first, second], axis=1), np.concatenate([second, first], axis=1)
-    return both.values(one.astype(np.float64)).mean(axis=1) - both.values(two.astype(np.float64)).mean(axis=1)
+    swapped, back = np.concatenate([first, second], axis=1), np.concatenate([second, first], axis=1)
+    return both.values(swapped.astype(np.float64)).mean(axis=1) - both.values(back.astype(np.float64)).mean(axis=1)
 
 
 def _chunks(resamples: int, width: int) -> Iterator[int]:
@@ -274,8 +274,8 @@ def units_of(sides: Sequence[Results]) -> Units:
     _, first, cell = np.unique(columns, axis=1, return_index=True, return_inverse=True)
     groups = min((side.groups for side in sides), key=lambda names: len(np.unique(names)))
     order = np.lexsort((cell, groups))
-    each = np.split(cell[order], np.flatnonzero(np.diff(groups[order])) + 1)
-    kinds, counts = zip(*sorted(Counter(tuple(cells.tolist()) for cells in each).items()), strict=True)
+    by_group = np.split(cell[order], np.flatnonzero(np.diff(groups[order])) + 1)
+    kinds, counts = zip(*sorted(Counter(tuple(cells.tolist()) for cells in by_group).items()), strict=True)
     ends = np.cumsum([0, *map(len, kinds)])
     rows = csr_array((np.ones(ends[-1]), np.concatenate(kinds), ends), shape=(len(kinds), len(first)))
     rows.sum_duplicates()

@@ -41,8 +41,8 @@ def overlaps(examples: Sequence[Sequence[str]], search: Search, n: int = NGRAM) 
     standing = np.zeros(len(of_text), dtype=bool)
     wanted = {int(k): np.unique(shingles.hashes[length == k]) for k in np.unique(length)}
     for k, seen in search(wanted).items():
-        here = length == k
-        standing[here] = seen[np.searchsorted(wanted[k], shingles.hashes[here])]
+        of_length = length == k
+        standing[of_length] = seen[np.searchsorted(wanted[k], shingles.hashes[of_length])]
     size = len(examples)
     total = np.bincount(owner[of_text], minlength=size)
     shared = np.bincount(owner[of_text], weights=standing, minlength=size)
@@ -65,8 +65,8 @@ def standing(wanted: Grams, training: Iterable[str]) -> Grams:
 def search_part(work: tuple[Grams, tuple[Path, slice]], folder: Path) -> None:
     """Write which of the n-grams occur in some row groups of a file of the training text."""
     wanted, piece = work
-    found = standing(wanted, Texts([piece]))
-    np.save(folder / FOUND, np.concatenate([np.zeros(0, dtype=bool), *found.values()]))
+    overlapping = standing(wanted, Texts([piece]))
+    np.save(folder / FOUND, np.concatenate([np.zeros(0, dtype=bool), *overlapping.values()]))
 
 
 def search_in(table: Path, pool: Pool) -> Search:

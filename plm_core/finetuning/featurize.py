@@ -93,12 +93,12 @@ def encoded(
 ) -> Rows:
     """The rows of examples, of at most ``context`` tokens each."""
     head = resolve_name(KINDS[task.kind].head)
-    found = Rows([*examples], [], [])
+    rows_of = Rows([*examples], [], [])
     for i, example in enumerate(examples):
         rows = head.rows(example, task, input_format, tokenizer, context)
-        found.encoded.extend(rows)
-        found.owners.extend([i] * len(rows))
-    return found
+        rows_of.encoded.extend(rows)
+        rows_of.owners.extend([i] * len(rows))
+    return rows_of
 
 
 def windows(length: int, most: int) -> list[range]:
@@ -122,14 +122,14 @@ def characters(text: str, spelling: Spelling) -> list[tuple[int, int]]:
     """
     normal, origins = normalize(text), _origins(text)
     ends = [*accumulate(len(character.encode()) for character in normal)]
-    found = []
+    spans = []
     stop = 0
     for size in spelling.sizes:
         start = stop
         stop += size
         first, last = bisect_right(ends, start), bisect_left(ends, stop)
-        found.append((origins[first], origins[last + 1] if size else origins[first]))
-    return found
+        spans.append((origins[first], origins[last + 1] if size else origins[first]))
+    return spans
 
 
 def _origins(text: str) -> list[int]:

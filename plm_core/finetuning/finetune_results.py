@@ -45,14 +45,14 @@ def measured(
     labels, trained = ([kind.gold(task, example) for example in examples] for examples in (test, train))
     scores = evaluate_modules.scores([task.score, *task.metrics], predicted.answers, labels, task.labels)
     baseline = evaluate_modules.baseline(task.score, trained, labels, task.labels)
-    found = {"score": scores[task.score], "baseline": baseline, **{name: scores[name] for name in task.metrics}}
+    figures = {"score": scores[task.score], "baseline": baseline, **{name: scores[name] for name in task.metrics}}
     subsets = [example.subset for example in test]
     for subset in sorted(set(subsets) - {""}):
-        chosen = [i for i, each in enumerate(subsets) if each == subset]
-        said, right = ([values[i] for i in chosen] for values in (predicted.answers, labels))
+        chosen = [i for i, own in enumerate(subsets) if own == subset]
+        answers, right = ([values[i] for i in chosen] for values in (predicted.answers, labels))
         if not of_numbers(task.score) or len(set(right)) > 1:
-            found[f"{subset}/score"] = evaluate_modules.scores([task.score], said, right, task.labels)[task.score]
-    return found | {"examples": len(test), "train_examples": len(train)}
+            figures[f"{subset}/score"] = evaluate_modules.scores([task.score], answers, right, task.labels)[task.score]
+    return figures | {"examples": len(test), "train_examples": len(train)}
 
 
 def require_scorable(task: GlueTask, split: str, examples: Sequence[Example]) -> None:

@@ -118,18 +118,18 @@ def tags(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> An
 
     def features(examples: Examples) -> Iterator[dict[str, float]]:
         for words, place in ((e.words, place) for e in examples for place in range(len(e.words))):
-            found = [f"^{words[place][:3]}", f"{words[place][-3:]}$"]
+            names = [f"^{words[place][:3]}", f"{words[place][-3:]}$"]
             for step in range(-BESIDE, BESIDE + 1):
                 word = words[place + step] if 0 <= place + step < len(words) else ""
-                found += [f"{step}={word.lower()}", f"{step}~{_shape(word)}"]
-            yield dict.fromkeys(found, 1.0)
+                names += [f"{step}={word.lower()}", f"{step}~{_shape(word)}"]
+            yield dict.fromkeys(names, 1.0)
 
     labels = list(chain.from_iterable(e.tags for e in train))
     if len(set(labels)) < 2:
         return [[task.labels[labels[0]]] * len(e.words) for e in test], [math.nan] * len(test)
-    known = DictVectorizer()
-    model = _fitted(known.fit_transform(features(train)), labels)
-    chances = model.predict_proba(known.transform(features(test)))
+    vectorizer = DictVectorizer()
+    model = _fitted(vectorizer.fit_transform(features(train)), labels)
+    chances = model.predict_proba(vectorizer.transform(features(test)))
     ends = np.cumsum([len(e.words) for e in test])[:-1]
     answers = [
         [task.labels[int(model.classes_[place])] for place in part.argmax(1)] for part in np.split(chances, ends)
@@ -147,8 +147,8 @@ def choices(task: GlueTask, train: Examples, valid: Examples, test: Examples) ->
 
     def read(example: Example) -> csr_matrix:
         own = weigh.transform(example.choices)
-        asked = weigh.transform([f"{example.a} {example.b or ''}"] * len(example.choices))
-        both = own.multiply(asked)
+        questions = weigh.transform([f"{example.a} {example.b or ''}"] * len(example.choices))
+        both = own.multiply(questions)
         sizes = csr_matrix([[math.log1p(len(choice))] for choice in example.choices])
         return hstack([own, both, both.sum(axis=1), sizes], format="csr")
 
@@ -168,33 +168,33 @@ def spans(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> A
     """The most likely span of at most ``LONGEST`` words: by its shape with the question's first words, and the number
     of words of the question in it and near it (Rajpurkar et al. 2016, section 5). No answer is one more candidate.
     """
-    known = DictVectorizer()
+    vectorizer = DictVectorizer()
     draw = random.Random(0)
     rows: list[dict[str, float]] = []
     labels = []
     for example in train:
-        found = _Text(example)
-        true = {(answer.start, answer.start + len(answer.text)) for answer in example.answers}
-        places = list(found.spans(task.unanswerable))
-        right = [place for place in places if (found.reach(place) in true if true else place is None)]
+        text = _Text(example)
+        gold = {(answer.start, answer.start + len(answer.text)) for answer in example.answers}
+        places = list(text.spans(task.unanswerable))
+        right = [place for place in places if (text.reach(place) in gold if gold else place is None)]
         wrong = [place for place in places if place not in right]
         wrong = draw.sample(wrong, min(WRONG, len(wrong)))
-        rows += [found.features(place) for place in (*right, *wrong)]
+        rows += [text.features(place) for place in (*right, *wrong)]
         labels += [1] * len(right) + [0] * len(wrong)
     if len(set(labels)) < 2:
         return [""] * len(test), [math.nan] * len(test)
-    model = _fitted(known.fit_transform(rows), labels)
+    model = _fitted(vectorizer.fit_transform(rows), labels)
     answers, sure = [], []
     for example in test:
-        found = _Text(example)
-        places = list(found.spans(task.unanswerable))
+        text = _Text(example)
+        places = list(text.spans(task.unanswerable))
         if not places:
             answers.append("")
             sure.append(math.nan)
             continue
-        chance = softmax(model.decision_function(known.transform(map(found.features, places))))
+        chance = softmax(model.decision_function(vectorizer.transform(map(text.features, places))))
         best = int(chance.argmax())
-        answers.append(found.text_of(places[best]))
+        answers.append(text.text_of(places[best]))
         sure.append(float(chance[best]))
     return answers, sure
 
@@ -239,9 +239,9 @@ class _Text:
         self.places = [match.span() for match in WORD.finditer(self.text)]
         self.words = [self.text[start:stop] for start, stop in self.places]
         self.lower = [word.lower() for word in self.words]
-        asked = [word.lower() for word in WORD.findall(example.a)]
-        self.question_words = set(asked)
-        self.opening = "_".join(asked[:2])
+        question = [word.lower() for word in WORD.findall(example.a)]
+        self.question_words = set(question)
+        self.opening = "_".join(question[:2])
 
     def spans(self, none: bool) -> Iterator[tuple[int, int] | None]:
         """The first word of each candidate and the one after its last; None means no answer."""

@@ -183,7 +183,7 @@ class TaskHead:
 
     def answers(self, outputs: Tensor, batch: Any) -> list[tuple[Any, float]]:
         """The answer to each row, and its probability or NaN: see ``Predicted``."""
-        return [(each, math.nan) for each in outputs.log_softmax(-1).tolist()]
+        return [(chances, math.nan) for chances in outputs.log_softmax(-1).tolist()]
 
     def combined(self, task: GlueTask, read: AnsweredRows, threshold: float) -> tuple[Any, float]:
         """The answer to an example from those to its rows, and its probability: the class with the largest mean
@@ -194,7 +194,7 @@ class TaskHead:
 
     def of_examples(self, task: GlueTask, read: Iterable[AnsweredRows], threshold: float) -> list[tuple[Any, float]]:
         """The answer to each example of a set, and its probability or NaN."""
-        return [self.combined(task, each, threshold) for each in read]
+        return [self.combined(task, rows, threshold) for rows in read]
 
     def threshold(self, task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:
         """What ``combined`` should be given, by these validation examples; 0 where nothing is to be chosen."""
@@ -382,11 +382,11 @@ class Spans(TaskHead):
             gains.append(sum(part("", right) - part(text, right) for part in parts))
             margins.append(margin)
         margin_of, gain_of = (np.array(values) for values in (margins, gains))
-        known = np.unique(margin_of[np.isfinite(margin_of)])
-        if not len(known):
+        finite = np.unique(margin_of[np.isfinite(margin_of)])
+        if not len(finite):
             return 0.0
         # Halfway between two margins, so that no example is on the edge.
-        candidates = np.array([0.0, known[0] - 1, *(known[1:] + known[:-1]) / 2, known[-1] + 1])
+        candidates = np.array([0.0, finite[0] - 1, *(finite[1:] + finite[:-1]) / 2, finite[-1] + 1])
         totals = np.array([gain_of[margin_of > threshold].sum() for threshold in candidates])
         return float(min(candidates[totals >= totals.max() - 1e-9], key=abs))
 
@@ -442,12 +442,12 @@ class Search(TaskHead):
 
     def of_examples(self, task: GlueTask, read: Iterable[AnsweredRows], threshold: float) -> list[tuple[Any, float]]:
         """The rank of each example's passage among those of the set."""
-        found = [(each.example.a, str(each.example.b), each.answers[0]) for each in read]
-        held = {passage: vectors[-1] for _, passage, vectors in reversed(found)}
-        queries, passages, vectors = zip(*found, strict=True)
-        asked = np.stack([each[0] for each in vectors])
+        triples = [(row.example.a, str(row.example.b), row.answers[0]) for row in read]
+        held = {passage: vectors[-1] for _, passage, vectors in reversed(triples)}
+        queries, passages, vectors = zip(*triples, strict=True)
+        query_vectors = np.stack([row[0] for row in vectors])
         ordered = np.stack([held[passage] for passage in dict.fromkeys(passages)])
-        return [(rank, math.nan) for rank in ranks(queries, passages, asked, ordered)]
+        return [(rank, math.nan) for rank in ranks(queries, passages, query_vectors, ordered)]
 
 
 def padded(values: Sequence[int], length: int, filler: int) -> list[int]:

@@ -59,13 +59,13 @@ EXPECTED = (
 
 def deviations(tokenizer: Tokenizer) -> list[str]:
     """The cases in which the exported tokenizer can give different ids from ours, for people."""
-    found = [f"A character that Unicode gained after {unicodedata.unidata_version} may be composed differently (NFC)."]
+    cases = [f"A character that Unicode gained after {unicodedata.unidata_version} may be composed differently (NFC)."]
     if tokenizer.kind == "unigram":
-        found.append(
+        cases.append(
             "sentencepiece adds log probabilities in single precision, tokenizers in double: if two segmentations of a "
             "text are equally likely up to rounding, the other may be chosen, more often in longer texts."
         )
-    return found
+    return cases
 
 
 def tokenizer_json(tokenizer: Tokenizer, family: Family) -> dict[str, Any]:
@@ -139,9 +139,9 @@ NORMAL_FORM = [
 def divisions(pieces: Sequence[str]) -> list[tuple[str, str]]:
     """The merges of sentencepiece: it joins neighbours whose joined piece ranks highest, so every division of a piece
     into two pieces is one, in the order of ``pieces``."""
-    known = set(pieces)
+    whole = set(pieces)
     divided = ((piece[:i], piece[i:]) for piece in pieces for i in range(1, len(piece)))
-    return [parts for parts in divided if known.issuperset(parts)]
+    return [parts for parts in divided if whole.issuperset(parts)]
 
 
 def marking(prefix: bool) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
     scores = tokenizer.scores()
     pieces = [piece for piece, _ in scores]
     learned = pieces[BYTES_AND_SPECIALS:]
-    known = set(learned)
+    whole = set(learned)
     split = None
     if tokenizer.kind == "bpe":
         model = bpe(pieces, divisions(learned), PIECES[UNK])
@@ -182,7 +182,7 @@ def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
             for i, (piece, score) in enumerate(scores)
         ]
         model = {"type": "Unigram", "unk_id": UNK, "vocab": vocab, "byte_fallback": True}
-        if alone := sorted({c for piece in given for c in piece} - known - {"\n"}):
+        if alone := sorted({c for piece in given for c in piece} - whole - {"\n"}):
             pattern = {"Regex": f"[{''.join(re.escape(c) for c in alone)}]"}
             split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
     return of_pieces(model, split)

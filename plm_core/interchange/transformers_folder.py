@@ -191,9 +191,9 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
             torch.manual_seed(0)
             weights = checkpoint.build(family.architecture, vars(model.config), str(place)).state_dict() | weights
     for name, own_weight in model.state_dict().items():
-        found, expected = (tuple(weight.shape) for weight in (weights[name], own_weight))
-        if found != expected:
-            raise UserError(f"{source}: the weights of {name} have shape {found}; expected {expected} by config.json")
+        shape, expected = (tuple(weight.shape) for weight in (weights[name], own_weight))
+        if shape != expected:
+            raise UserError(f"{source}: the weights of {name} have shape {shape}; expected {expected} by config.json")
         if not weights[name].is_floating_point() or not weights[name].isfinite().all():
             raise UserError(f"{source}: the weights of {name} are not all finite numbers")
     if not computed(objective, family):
@@ -224,13 +224,13 @@ def _own_tokenizer(source: Path, family: Family, theirs: dict[str, Any]) -> Toke
 def _texts(source: Path, tokenizer_file: str) -> dict[str, str]:
     """The text files beside weights and configuration, without other forms of the tokenizer."""
     left_out = {tokenizer_file, checkpoint.CONFIG_FILE, "vocab.json", "merges.txt"}
-    found = {}
+    texts = {}
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source).as_posix()
         if path.suffix in (".json", ".txt", ".md", ".jinja") and name not in left_out and path.stat().st_size < LARGEST:
             with contextlib.suppress(UnicodeDecodeError):
-                found[name] = path.read_bytes().decode()
-    return found
+                texts[name] = path.read_bytes().decode()
+    return texts
 
 
 def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, target: Path) -> None:

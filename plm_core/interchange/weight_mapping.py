@@ -197,9 +197,9 @@ class Family:
             UserError: a size is missing, or the configuration requires a computation that is not ours.
         """
         for name, accepted in self.fixed.items():
-            if (found := _value(theirs, name, accepted[0])) not in accepted:
+            if (given := _value(theirs, name, accepted[0])) not in accepted:
                 raise UserError(
-                    f"{where}.{name}: found {found!r}; expected {' or '.join(repr(a) for a in accepted)}: "
+                    f"{where}.{name}: found {given!r}; expected {' or '.join(repr(a) for a in accepted)}: "
                     f"{self.architecture} supports nothing else"
                 )
         model: dict[str, Any] = {}
@@ -215,9 +215,9 @@ class Family:
                 )
             model[size.ours] = value - size.less if size.less else value
         for name, expected in self.follows(model).items():
-            if (found := _value(theirs, name)) not in (None, expected):
+            if (given := _value(theirs, name)) not in (None, expected):
                 raise UserError(
-                    f"{where}.{name}: found {found!r}; expected {expected!r}, which follows from the other sizes"
+                    f"{where}.{name}: found {given!r}; expected {expected!r}, which follows from the other sizes"
                 )
         return model
 

@@ -162,9 +162,9 @@ def embedded(
         segments = torch.zeros_like(ids)
     check_ids(segments, model.config.segments or 1, "segments")
     # Positions are counted within a document.
-    here = torch.arange(ids.shape[1], device=ids.device) if documents is None else places_in(documents)
+    places = torch.arange(ids.shape[1], device=ids.device) if documents is None else places_in(documents)
     # The input is the sum of three embeddings (section 3, "Input/Output Representations").
-    x = model.tokens(ids) + model.positions(here + getattr(model.config, "first_position", 0))
+    x = model.tokens(ids) + model.positions(places + getattr(model.config, "first_position", 0))
     if model.segments is not None:
         x = x + model.segments(segments)
     return model.drop(narrowed(model.norm(x))), attn_mask

@@ -159,10 +159,10 @@ def both_directions(
 
 def places_in(documents: Tensor) -> Tensor:
     """Each position's place in its document, from 0: ``[B, T]`` to ``[B, T]``."""
-    here = torch.arange(documents.shape[1], device=documents.device)
+    places = torch.arange(documents.shape[1], device=documents.device)
     # The position where a document begins is kept, and subtracted until the next one begins.
     begins = F.pad(documents.diff(dim=1) != 0, (1, 0), value=True)
-    return here - torch.where(begins, here, 0).cummax(dim=1).values
+    return places - torch.where(begins, places, 0).cummax(dim=1).values
 
 
 def same_document(documents: Tensor) -> Tensor:
@@ -215,5 +215,5 @@ class _Windows(torch.autograd.Function):
         # No column is chosen twice, so a column looks up its gradient: the same shift, the other way.
         places = torch.arange(ctx.columns, device=gradient.device) - starts[:, None, :, None]
         inside = (places >= 0) & (places < ctx.length)
-        found = gradient.gather(-1, places.clamp(0, ctx.length - 1).expand(*gradient.shape[:-1], -1))
-        return found.masked_fill(~inside, 0.0), None, None
+        taken = gradient.gather(-1, places.clamp(0, ctx.length - 1).expand(*gradient.shape[:-1], -1))
+        return taken.masked_fill(~inside, 0.0), None, None

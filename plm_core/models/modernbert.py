@@ -115,10 +115,10 @@ class ModernBERT(nn.Module):
         seen = both_directions(ids, self.config.vocab_size, self.config.context, attention_mask, documents)
         # The two kinds of layers: what they see, and the base of their rotations (section 2.1.2). Angles encode
         # distances, so documents need not begin at 0.
-        here = torch.arange(ids.shape[1], device=ids.device)
-        near = ((here[:, None] - here).abs() <= self.config.window // 2)[None, None]
+        places = torch.arange(ids.shape[1], device=ids.device)
+        near = ((places[:, None] - places).abs() <= self.config.window // 2)[None, None]
         by, local = (
-            angles(here, self.config.width // self.config.heads, base, self.tokens.weight.dtype)
+            angles(places, self.config.width // self.config.heads, base, self.tokens.weight.dtype)
             for base in (self.config.rope_base, self.config.local_rope_base)
         )
         whole = View(by, seen)

@@ -31,8 +31,8 @@ class Output(NamedTuple):
     def logits(self) -> Tensor:
         """The logits ``[..., V]``. The padding of ``padded`` is cut off, and no softmax ever sees it."""
         weight, bias = padded(self.weight, self.bias)
-        found = F.linear(self.hidden, weight, bias)
-        return found if weight is self.weight else found[..., : len(self.weight)]
+        logits = F.linear(self.hidden, weight, bias)
+        return logits if weight is self.weight else logits[..., : len(self.weight)]
 
 
 def padded(weight: Tensor, bias: Tensor | None, multiple: int | None = None) -> tuple[Tensor, Tensor | None]:
@@ -99,8 +99,8 @@ class _InChunks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         # In bfloat16 the common factor would be off by up to 0.4 %.
-        found = (None if g is None else (g.to(factor.dtype) * factor).to(g.dtype) for g in ctx.saved_tensors)
-        return *found, None, None, None, None, None
+        gradients = (None if g is None else (g.to(factor.dtype) * factor).to(g.dtype) for g in ctx.saved_tensors)
+        return *gradients, None, None, None, None, None
 
 
 def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int, learns: bool) -> tuple[Tensor, Tensor | None]:

@@ -64,11 +64,11 @@ def processes() -> int:
 def groups() -> Iterator[Path]:
     """This process's control group and those above it (cgroups(7), version 2)."""
     try:
-        found = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+        match = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    if found:
-        group = CGROUPS / found[1]
+        match = None
+    if match:
+        group = CGROUPS / match[1]
         yield from (path for path in (group, *group.parents) if path.is_relative_to(CGROUPS))
 
 
@@ -112,8 +112,8 @@ def prepare() -> None:
         os.environ |= {"USER": str(os.getuid()), "HOME": os.environ.get("HOME", "/")}
     rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     if (rank, size) != ("0", "1") and "TORCHELASTIC_RUN_ID" not in os.environ:
-        found = f"RANK: {rank}, WORLD_SIZE: {size}; torchrun has not started this process"
-        raise UserError(f"{found}; expected torchrun, or `env -u RANK -u WORLD_SIZE` before the command")
+        problem = f"RANK: {rank}, WORLD_SIZE: {size}; torchrun has not started this process"
+        raise UserError(f"{problem}; expected torchrun, or `env -u RANK -u WORLD_SIZE` before the command")
 
 
 def lead() -> None:
@@ -126,5 +126,5 @@ def lead() -> None:
 
 
 def _ignore(names: Iterable[str], instead: str) -> None:
-    if found := [name for name in names if os.environ.pop(name, None) is not None]:
-        print(f"warning: {', '.join(found)} of the shell ignored: {instead}", file=sys.stderr, flush=True)
+    if ignored := [name for name in names if os.environ.pop(name, None) is not None]:
+        print(f"warning: {', '.join(ignored)} of the shell ignored: {instead}", file=sys.stderr, flush=True)

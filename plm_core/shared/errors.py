@@ -26,10 +26,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, a library, the CPU's allocator of torch or a GPU had no memory left."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported
         return True
-    said = str(error)
+    message = str(error)
     # CUDA's libraries allocate independently of torch, and each reports it in its own words.
-    return "DefaultCPUAllocator" in said or (
-        isinstance(error, RuntimeError) and ("out of memory" in said.lower() or "ALLOC_FAILED" in said)
+    return "DefaultCPUAllocator" in message or (
+        isinstance(error, RuntimeError) and ("out of memory" in message.lower() or "ALLOC_FAILED" in message)
     )
 
 

@@ -104,8 +104,8 @@ def temporary(path: Path) -> Iterator[Path]:
         yield new
     except Exception as error:  # whatever the library raises; anything but a disk error is raised unchanged
         # The operating system's errno; safetensors and Arrow give it only in their messages.
-        found = re.search(r"\b(?:os error|errno) (\d+)", str(error))
-        number = (isinstance(error, OSError) and error.errno) or (int(found[1]) if found else 0)
+        match = re.search(r"\b(?:os error|errno) (\d+)", str(error))
+        number = (isinstance(error, OSError) and error.errno) or (int(match[1]) if match else 0)
         if number not in DISK or getattr(error, "filename", None):
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
@@ -148,10 +148,10 @@ def sha256_text(text: str) -> str:
 
 def sha256_file(path: Path) -> str:
     """The sha256 (hex) of a file's bytes. A process reads an unchanged file only once."""
-    found = path.stat()
-    if time.time() - found.st_ctime < SETTLED_S:
+    stat = path.stat()
+    if time.time() - stat.st_ctime < SETTLED_S:
         return sha256(path)
-    return _remembered(path.absolute(), found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+    return _remembered(path.absolute(), stat.st_dev, stat.st_ino, stat.st_size, stat.st_ctime_ns)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -219,9 +219,9 @@ def verify_checksums(folder: Path) -> None:
         odd = ", ".join(sorted(present - recorded.keys())) or "its last line has no newline"
         raise UserError(f"{listing}: does not list every file in its folder ({odd}); {RESTORE}")
     for name, expected in recorded.items():
-        if (found := sha256_file(folder / name)) != expected:
+        if (digest := sha256_file(folder / name)) != expected:
             raise UserError(
-                f"{folder / name}: checksum {found[:12]} differs from the recorded {expected[:12]}: damaged; {RESTORE}"
+                f"{folder / name}: checksum {digest[:12]} differs from the recorded {expected[:12]}: damaged; {RESTORE}"
             )
 
 

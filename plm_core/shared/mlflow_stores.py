@@ -90,17 +90,17 @@ def experiment(client: Any, uri: str, name: str, note: str = "") -> tuple[str, d
     Raises:
         UserError: somebody has deleted it; the message says how it is restored.
     """
-    if (found := client.get_experiment_by_name(name)) is None:
+    if (existing := client.get_experiment_by_name(name)) is None:
         place = artifacts_of(uri)
         tags = KIND | ({PLACE_TAG: place} if place else {}) | ({NOTE: note} if note else {})
         return client.create_experiment(name, place, tags), tags
-    if found.lifecycle_stage == "deleted":
+    if existing.lifecycle_stage == "deleted":
         uri = shown(uri)
         raise UserError(
             f"MLflow at {uri}: somebody has deleted the experiment {name}; `MLFLOW_TRACKING_URI={uri} "
-            f"mlflow experiments restore --experiment-id {found.experiment_id}` restores it and its runs"
+            f"mlflow experiments restore --experiment-id {existing.experiment_id}` restores it and its runs"
         )
-    return found.experiment_id, found.tags
+    return existing.experiment_id, existing.tags
 
 
 def artifacts_of(uri: str) -> str | None:
@@ -110,19 +110,19 @@ def artifacts_of(uri: str) -> str | None:
 
 def follow(uri: str) -> None:
     """Let a SQLite store that was moved or copied use the artifacts next to it: MLflow stores absolute paths."""
-    here = artifacts_of(uri)
+    folder = artifacts_of(uri)
     database = Path(uri.removeprefix(SQLITE))
-    if here is None or not database.exists():
+    if folder is None or not database.exists():
         return
     with contextlib.closing(sqlite3.connect(database, timeout=60)) as store, store:
         if not store.execute("select 1 from sqlite_master where name = 'experiment_tags'").fetchone():
             return  # it is being created
         places = store.execute("select value from experiment_tags where key = ?", (PLACE_TAG,)).fetchall()
-        for before in {place for (place,) in places} - {here}:
+        for before in {place for (place,) in places} - {folder}:
             for table, column in PLACES:
                 store.execute(
                     f"update {table} set {column} = ? || substr({column}, ?) where substr({column} || '/', 1, ?) = ?",
-                    (here, len(before) + 1, len(before) + 1, f"{before}/"),
+                    (folder, len(before) + 1, len(before) + 1, f"{before}/"),
                 )
 
 

@@ -51,8 +51,8 @@ def read(name: str, root: Path = Path()) -> Any:
     for depth, key in enumerate(name.split(".")):
         if not isinstance(value, dict) or key not in value:
             place = ".".join(name.split(".")[: depth + 1])
-            known = f"; it has {', '.join(map(str, value))}" if isinstance(value, dict) else ""
-            raise UserError(f"{place}: no such section in {PARAMS}{known}")
+            keys = f"; it has {', '.join(map(str, value))}" if isinstance(value, dict) else ""
+            raise UserError(f"{place}: no such section in {PARAMS}{keys}")
         value = value[key]
     return copy.deepcopy(value)
 

@@ -50,13 +50,13 @@ class Journal:
     @classmethod
     def existing(cls, path: Path) -> Self | None:
         """A journal that is to be continued; None if another process writes it. Raises OSError."""
-        found = cls(path)
-        if not taken(found._descriptor):
-            found.close()
+        journal = cls(path)
+        if not taken(journal._descriptor):
+            journal.close()
             return None
         # An unfinished last line would damage the next one.
-        os.truncate(found._descriptor, path.read_bytes().rfind(b"\n") + 1)
-        return found
+        os.truncate(journal._descriptor, path.read_bytes().rfind(b"\n") + 1)
+        return journal
 
     def append(self, message: Mapping[str, object]) -> None:
         """Add a line. Raises OSError: the disk is full."""
@@ -134,7 +134,7 @@ def origin(source: str, folder: Path = Path()) -> dict[str, str]:
 
     What the pipeline writes does not count. The UI shows tags that begin with ``mlflow.`` in columns of their own.
     """
-    known = {"plm.host": socket.gethostname(), "mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
+    tags = {"plm.host": socket.gethostname(), "mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
@@ -143,9 +143,9 @@ def origin(source: str, folder: Path = Path()) -> dict[str, str]:
         commit = git("rev-parse", "HEAD")
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!artifacts")
     except (OSError, subprocess.CalledProcessError):
-        return known | {"git.dirty": "unknown"}
+        return tags | {"git.dirty": "unknown"}
     commits = {"mlflow.source.git.commit": commit, "git.commit": commit}
-    return known | commits | {"git.dirty": str(bool(changed)).lower()}
+    return tags | commits | {"git.dirty": str(bool(changed)).lower()}
 
 
 def milliseconds() -> int:

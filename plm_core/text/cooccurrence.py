@@ -38,14 +38,14 @@ def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float
     ``deviation`` is the standard deviation of other initial weights. Draws from torch's generator.
     """
     information = _information(_neighbours(store))
-    known = torch.from_numpy(np.diff(information.indptr) > 0)
-    if known.any():
+    seen = torch.from_numpy(np.diff(information.indptr) > 0)
+    if seen.any():
         size = embedding.shape[1]
         # Rotated at random, so that no coordinate is larger than others: heads and the optimizer treat all alike.
         rows = _factors(information, size) @ nn.init.orthogonal_(torch.empty(size, size))
-        scale = DEVIATION * deviation / rows[known].square().mean().sqrt()
+        scale = DEVIATION * deviation / rows[seen].square().mean().sqrt()
         with torch.no_grad():
-            embedding[known] = rows[known] * scale
+            embedding[seen] = rows[seen] * scale
 
 
 def begin_with_frequencies(bias: Tensor, store: TokenStore) -> None:
@@ -75,9 +75,9 @@ def _information(counts: csr_array) -> csr_array:
     """The positive pointwise mutual information of each two tokens, ``[V, V]``."""
     frequencies = counts.sum(axis=1)
     smoothed = frequencies**SMOOTHING
-    found = counts.tocoo()
-    row, column = found.coords
-    nats = np.log(found.data * smoothed.sum() / (frequencies[row] * smoothed[column]))
+    pairs = counts.tocoo()
+    row, column = pairs.coords
+    nats = np.log(pairs.data * smoothed.sum() / (frequencies[row] * smoothed[column]))
     positive = nats > 0
     return csr_array((nats[positive], (row[positive], column[positive])), shape=counts.shape)
 

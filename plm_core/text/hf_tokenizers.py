@@ -206,22 +206,22 @@ def train_wordpiece(texts: Iterable[str], config: TokenizerConfig) -> bytes:
             counts.update(dict.fromkeys(part, count))
     commonest = sorted(counts, key=lambda c: (-counts[c], c))
     seen = list(accumulate(counts[c] for c in commonest))
-    known = sorted(commonest[: bisect_left(seen, config.character_coverage * sum(counts.values())) + 1])
+    alphabet = sorted(commonest[: bisect_left(seen, config.character_coverage * sum(counts.values())) + 1])
 
     def whole(word: str) -> bool:
         return [part for part, _ in cut.pre_tokenize_str(normalizer.normalize_str(word))] == [word]
 
     # The library numbers the pieces `##x` in the order of a hash table, which differs between processes, and breaks
     # ties by these numbers. Named as special tokens, they all get their numbers beforehand.
-    first = [*PIECES, *known, *(CONTINUES + c for c in known if whole(f"a{c}a"))]
+    first = [*PIECES, *alphabet, *(CONTINUES + c for c in alphabet if whole(f"a{c}a"))]
     if len(first) > config.vocab_size:
         raise too_small(config, len(first))
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=MIN_FREQUENCY,
         special_tokens=first,
-        initial_alphabet=known,
-        limit_alphabet=len(known),
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
         continuing_subword_prefix=CONTINUES,
         show_progress=False,
     )
@@ -294,15 +294,15 @@ class ByteLevel(LibraryTokenizer):
     def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
         """Every entry after the first ones is made of a pair of earlier entries."""
         merges = content["model"].get("merges")
-        known = {*LETTERS}
+        built = {*LETTERS}
         try:
             for left, right in merges:
-                if not {left, right} <= known:
+                if not {left, right} <= built:
                     return None
-                known.add(left + right)
+                built.add(left + right)
         except (TypeError, ValueError):
             return None
-        fits = tuple(self.tokens[: len(FIRST)]) == FIRST and known == {*LETTERS, *self.tokens[len(FIRST) :]}
+        fits = tuple(self.tokens[: len(FIRST)]) == FIRST and built == {*LETTERS, *self.tokens[len(FIRST) :]}
         return _bytelevel(self.tokens, merges) if fits else None
 
     def _spell(self, text: str) -> Spelling:

@@ -40,9 +40,9 @@ def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
         stop = first + int(counts[size])
         rooms = [room for room in range(size, capacity) if free[room]]
         for room in [*rooms, capacity]:
-            each = room // size
+            per_row = room // size
             while first < stop and (free[room] or room == capacity):
-                wanted = -(-(stop - first) // each)
+                wanted = -(-(stop - first) // per_row)
                 if room == capacity:
                     rows = np.arange(opened, opened + wanted)
                     opened += wanted
@@ -51,11 +51,11 @@ def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
                     if len(rows) > wanted:
                         free[room].append(rows[wanted:])
                     rows = rows[:wanted]
-                taken = min(stop - first, each * len(rows))
-                row_of[order[first : first + taken]] = np.repeat(rows, each)[:taken]
+                taken = min(stop - first, per_row * len(rows))
+                row_of[order[first : first + taken]] = np.repeat(rows, per_row)[:taken]
                 first += taken
-                last = taken - each * (len(rows) - 1)
-                for part, pieces in ((rows[:-1], each), (rows[-1:], last)):
+                last = taken - per_row * (len(rows) - 1)
+                for part, pieces in ((rows[:-1], per_row), (rows[-1:], last)):
                     if len(part):
                         free[room - pieces * size].append(part)
     return row_of

@@ -69,8 +69,8 @@ class Published(Tokenizer):
         added = enumerate(self.parts, len(self.theirs) - len(self.parts))
         if any(not parts or min(parts) < 0 or max(parts) >= token for token, parts in added):
             raise UserError(f"{path}: parts: expected smaller ids than its own for each piece that was added")
-        known = self.theirs >= 0
-        self.ours[self.theirs[known]] = np.flatnonzero(known)
+        shared = self.theirs >= 0
+        self.ours[self.theirs[shared]] = np.flatnonzero(shared)
         self.lossless = self.decode(self.encode(PROBE)) == PROBE  # type: ignore[misc]
 
     @property

@@ -121,8 +121,8 @@ class Streams:
     def starts_at(self, seed: int, step: int) -> np.ndarray:
         """Where the rows ``[B]`` of a step (from 0) begin in the stream."""
         passes, place = divmod(step, self.steps)
-        each = len(self.store) // self.rows
-        starts = _first(seed, passes, len(self.store)) + np.arange(self.rows) * each + place * self.advance
+        length = len(self.store) // self.rows
+        starts = _first(seed, passes, len(self.store)) + np.arange(self.rows) * length + place * self.advance
         return starts % len(self.store)
 
     def rows_at(self, seed: int, step: int) -> np.ndarray:

@@ -168,7 +168,7 @@ def _trained(texts: Iterable[str], config: TokenizerConfig, **more: Any) -> byte
         raise ValueError(
             f"vocab_size: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {str(error).strip()}"
         ) from error
-    found = len(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))
-    if found != config.vocab_size:
-        raise too_large(config, found)
+    size = len(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))
+    if size != config.vocab_size:
+        raise too_large(config, size)
     return model.getvalue()

@@ -153,11 +153,11 @@ class TokenStore:
         """The ids of the documents with these numbers (their places in the stream)."""
         ends = np.load(self.folder / "ids.npy", mmap_mode="r")
         with (self.folder / "ids.txt").open("rb") as file:
-            found = []
+            names = []
             for document in documents:
                 file.seek(int(ends[document]))
-                found.append(file.read(int(ends[document + 1] - ends[document])).decode())
-        return found
+                names.append(file.read(int(ends[document + 1] - ends[document])).decode())
+        return names
 
     def within(self, start: int, stop: int) -> range:
         """The numbers of the documents that have a token in [start, stop) of the stream."""

@@ -49,20 +49,20 @@ def extended(base: Tokenizer, texts: Iterable[str], count: int) -> bytes:
     divided = {word: ids for word in words if len(ids := [token.id for token in library.model.tokenize(word)]) > 1}
 
     # What to add: a piece, the published ids of its parts and, for BPE, the pair that it is made of.
-    found: list[tuple[str, list[int], list[str]]]
+    added: list[tuple[str, list[int], list[str]]]
     if words_alone:
         _require_characters(base, model, {token["content"] for token in content["added_tokens"]})
         saved = {word: words[word] * (len(ids) - 1) for word, ids in divided.items() if words[word] >= MIN_FREQUENCY}
-        found = [(word, divided[word], []) for word in sorted(saved, key=lambda word: (-saved[word], word))]
+        added = [(word, divided[word], []) for word in sorted(saved, key=lambda word: (-saved[word], word))]
     else:
-        found = list(_merges(divided, words, library, count))
-    if len(found) < count:
-        raise ValueError(f"extend: {count} is more than this corpus supports; expected at most {len(found)}")
-    for token, (piece, _, pair) in enumerate(found[:count], len(base.ours)):
+        added = list(_merges(divided, words, library, count))
+    if len(added) < count:
+        raise ValueError(f"extend: {count} is more than this corpus supports; expected at most {len(added)}")
+    for token, (piece, _, pair) in enumerate(added[:count], len(base.ours)):
         model["vocab"][piece] = token
         if pair:
             model["merges"].append(" ".join(pair) if isinstance(model["merges"][0], str) else pair)
-    parts = [base.ours[ids].tolist() for _, ids, _ in found[:count]]
+    parts = [base.ours[ids].tolist() for _, ids, _ in added[:count]]
     data = json.dumps(content, ensure_ascii=False).encode()
     rows = len(base.ours) + count
     return wrapped(base.name, data, base.special, rows, extends=base.starts, parts=base.parts + parts)
@@ -91,12 +91,12 @@ def _merges(
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     spelled = ("".join(chr(FIRST + token) for token in ids) + " " for ids in divided.values())
     learner.train_from_iterator((word * words[key] for word, key in zip(spelled, divided, strict=True)), trainer)
-    known = set(library.get_vocab())
+    pieces = set(library.get_vocab())
     for pair in json.loads(learner.to_str())["model"]["merges"]:
         parts = [[ord(character) - FIRST for character in side] for side in pair]
         left, right = ("".join(map(library.id_to_token, ids)) for ids in parts)
-        if left + right not in known:
-            known.add(left + right)
+        if left + right not in pieces:
+            pieces.add(left + right)
             yield left + right, parts[0] + parts[1], [left, right]
 
 

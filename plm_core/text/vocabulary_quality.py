@@ -59,8 +59,8 @@ def measure(tokenizer: Tokenizer, trained_on: Sequence[str], held_out: Sequence[
     seen = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     for tokens in _encoded(tokenizer, trained_on):
         seen += np.bincount(tokens, minlength=tokenizer.vocab_size)
-    found = list(_encoded(tokenizer, held_out))
-    count = max(1, sum(map(len, found)))
+    encoded = list(_encoded(tokenizer, held_out))
+    count = max(1, sum(map(len, encoded)))
     entries = seen[len(PIECES) :]
     words = _words(held_out)
     divided = sum(words[word] for word in _costs(tokenizer, words))
@@ -69,7 +69,7 @@ def measure(tokenizer: Tokenizer, trained_on: Sequence[str], held_out: Sequence[
         bytes_per_token=sum(len(text.encode()) for text in held_out) / count,
         fertility=count / max(1, sum(len(text.split()) for text in held_out)),
         fragmented_share=divided / max(1, words.total()),
-        unknown_rate=unknown_rate(found),
+        unknown_rate=unknown_rate(encoded),
         rare_share=float(np.mean(entries < RARE)),
         unused_share=float(np.mean(entries == 0)),
     )

@@ -299,6 +299,6 @@ def _part(section: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
 def _whole(model: Mapping[str, Any], name: str, where: str) -> int:
     value = model.get(name)
     if type(value) is not int or value < 1:
-        found = "missing" if name not in model else f"found {value!r}"
-        raise UserError(f"{where}.model.{name}: {found}; expected a whole number of at least 1, which size reads")
+        problem = "missing" if name not in model else f"found {value!r}"
+        raise UserError(f"{where}.model.{name}: {problem}; expected a whole number of at least 1, which size reads")
     return value

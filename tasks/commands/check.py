@@ -48,14 +48,14 @@ SECTIONS = {
 
 def problems() -> list[str]:
     """The problems with ``params.yaml``, a line each; empty if there are none."""
-    found: list[str] = []
+    lines: list[str] = []
 
     @contextlib.contextmanager
     def tried() -> Iterator[None]:
         try:
             yield
         except UserError as error:
-            found.extend(error.lines())
+            lines.extend(error.lines())
 
     # Each section by itself; what cannot be read is checked no further.
     names: dict[str, list[str]] = {key: [] for key in ("sources", "examples", "pairs", "tokenizers", "finetune.tasks")}
@@ -127,8 +127,8 @@ def problems() -> list[str]:
                 for name in tasks:
                     both = f"{model} with {name}"
                     if (other := made.setdefault(f"{model}-{name}", both)) != both:
-                        one = f"models, {where}: {other} and {both} would both be {model}-{name}"
-                        raise UserError(f"{one}; expected other names")
+                        reason = f"models, {where}: {other} and {both} would both be {model}-{name}"
+                        raise UserError(f"{reason}; expected other names")
     if fewshot := sections["fewshot"]:
         for name in fewshot.models:
             with tried():
@@ -144,7 +144,7 @@ def problems() -> list[str]:
                 prompt_of(task_of(name, stage_parameters.section(f"examples.{name}", ExamplesConfig)), fewshot.prompts)
         with tried():
             stage_parameters.require_examples("fewshot.prompts", fewshot.prompts)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(lines))
 
 
 def _require(path: str) -> None:
@@ -154,6 +154,6 @@ def _require(path: str) -> None:
 
 
 if __name__ == "__main__":
-    for problem in (found := problems()):
+    for problem in (refused := problems()):
         print(f"error: {problem}", file=sys.stderr)
-    sys.exit(USER_ERROR if found else 0)
+    sys.exit(USER_ERROR if refused else 0)

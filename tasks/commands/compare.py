@@ -34,11 +34,11 @@ def write(
     if name and len(name) != 2:
         raise UserError(f"--name: found {len(name)}; expected two, for the first and for the second")
     sides = (_folder(first), _folder(second))
-    one, two = name or (Path(given).name or Path(given).resolve().name for given in (first, second))
-    if one == two:
-        one, two = f"{one} (1)", f"{two} (2)"
-    result = compare(sides, (one, two))
-    folder = out or paths.COMPARE / f"{one}-{two}".replace(" ", "")
+    first_name, second_name = name or (Path(given).name or Path(given).resolve().name for given in (first, second))
+    if first_name == second_name:
+        first_name, second_name = f"{first_name} (1)", f"{second_name} (2)"
+    result = compare(sides, (first_name, second_name))
+    folder = out or paths.COMPARE / f"{first_name}-{second_name}".replace(" ", "")
     figures = asdict(result)
     page = render("tasks/reporting/templates/compare.md.j2", **figures)
     numbers = json.dumps(figures, indent=2, allow_nan=False)
@@ -52,8 +52,8 @@ def _folder(given: str) -> Path:
     for folder in (paths.EVIDENCE / given, Path(given)):
         if folder.is_dir():
             return folder
-    known = ", ".join(sorted(path.name for path in paths.EVIDENCE.glob("*"))) or "none yet"
-    raise UserError(f"{given}: neither a model with evidence nor a folder; models with evidence: {known}")
+    evaluated = ", ".join(sorted(path.name for path in paths.EVIDENCE.glob("*"))) or "none yet"
+    raise UserError(f"{given}: neither a model with evidence nor a folder; models with evidence: {evaluated}")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def _parts(file: Path, column: str) -> Iterator[list[Example]]:
             held.append(Example(identity, text_of(content.get(column), column), None, 0))
         except Refused as refused:
             raise UserError(f"{file}:{record.number}: {refused.detail}") from None
-        if len(held) == TEXTS or sum(len(each.a) for each in held) >= CHARACTERS:
+        if len(held) == TEXTS or sum(len(example.a) for example in held) >= CHARACTERS:
             yield held
             held = []
     if held:

@@ -27,7 +27,9 @@ def judge(
     challenger: Annotated[Path, Option(help="Judge the model with this evidence folder.")],
     out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
     champion: Annotated[Path | None, Option(help="Compare it with the champion in this evidence folder.")] = None,
-    earlier_challengers: Annotated[int, Option(min=0, help="This many others have already been compared with this champion.")] = 0,
+    earlier_challengers: Annotated[
+        int, Option(min=0, help="This many others have already been compared with this champion.")
+    ] = 0,
     earlier: Annotated[
         tuple[str, Path] | None,
         Option(help="Compare the likelihood with this earlier version and evidence folder too."),
@@ -47,7 +49,8 @@ def judge(
         before = read_evidence(earlier[1], rules, partial=True)
         decision = also_against(decision, evidence, earlier[0], before, rules)
     if earlier_challengers and champion:
-        note = f"promotion.alpha is divided by {earlier_challengers + 1}: this is challenger {earlier_challengers + 1} of this champion"
+        number = earlier_challengers + 1
+        note = f"promotion.alpha is divided by {number}: this is challenger {number} of this champion"
         decision = replace(decision, reasons=[*decision.reasons, note])
     rows: list[dict[str, Any]] = []
     for row in decision.table:
@@ -59,11 +62,11 @@ def judge(
     rows += ({"metric": f"{task}/{SCORE}", "verdict": "not measured", "note": note} for task in sorted(missing))
     result = asdict(decision) | {"table": rows}
     if about and decision.table:  # it is empty while the examples differ
-        known = json.loads(about.read_text(encoding="utf-8"))
+        facts = json.loads(about.read_text(encoding="utf-8"))
         sides = [side for side in (other, evidence) if side]
-        worth = paths.REPORT / WORTH.format(known["sides"][-1]["tags"].get("plm.model", ""))
+        worth = paths.REPORT / WORTH.format(facts["sides"][-1]["tags"].get("plm.model", ""))
         result["worth"] = worth.read_text(encoding="utf-8") if worth.is_file() else ""
-        text = record(result, sides, known["sides"], known["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
+        text = record(result, sides, facts["sides"], facts["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
         result |= {"description": shortened(text), "page": as_page(text)}
     atomic_text(out, json.dumps(result, indent=2, allow_nan=False) + "\n")
     print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")

@@ -104,25 +104,25 @@ def init(
             if Path(source.input).resolve() == folder.resolve():
                 raise UserError(f"sources.{name}: reads {folder} already; expected a folder that is no source yet")
             kept.append(surveyed(source, source.files()))
-    found = survey(folder)
-    if (count := joined([*found, *kept]).documents) < FEWEST:
+    sources = survey(folder)
+    if (count := joined([*sources, *kept]).documents) < FEWEST:
         raise UserError(
             f"{folder}: holds {count} documents; expected at least {FEWEST}: add some (a .txt is one document, unless "
             "`split` of its source divides it by lines or blank lines, and it has many)"
         )
-    for each in [*found, *kept]:
-        formats = f" (.{', .'.join(each.source.formats)})" if each.source.formats else ""
-        middle = median(len(paragraphs(document.text)) for document in each.sample) if each.sample else 0
-        languages = ", ".join(f"{name} {many / len(each.sample):.0%}" for name, many in each.languages().items())
+    for entry in [*sources, *kept]:
+        formats = f" (.{', .'.join(entry.source.formats)})" if entry.source.formats else ""
+        middle = median(len(paragraphs(document.text)) for document in entry.sample) if entry.sample else 0
+        languages = ", ".join(f"{name} {many / len(entry.sample):.0%}" for name, many in entry.languages().items())
         print(
-            f"{each.source.input}{formats}: {each.documents:,} documents, {each.bytes / 1e6:.2f} MB, "
-            f"{each.quarantined} unreadable records; a median of {middle:g} paragraphs per document; "
+            f"{entry.source.input}{formats}: {entry.documents:,} documents, {entry.bytes / 1e6:.2f} MB, "
+            f"{entry.quarantined} unreadable records; a median of {middle:g} paragraphs per document; "
             f"languages: {languages}"
         )
 
     # What would change.
     before = stage_parameters.PARAMS.read_text(encoding="utf-8")
-    changes = proposed(folder, found, kept, add)
+    changes = proposed(folder, sources, kept, add)
     after = edited(before, started(start, changes, add) if start else changes)
     name = str(stage_parameters.PARAMS)
     print(*difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""), sep="\n")
@@ -139,20 +139,20 @@ def init(
 
 
 def proposed(
-    folder: Path, found: Sequence[Surveyed], kept: Sequence[Surveyed] = (), add: bool = False
+    folder: Path, folders: Sequence[Surveyed], kept: Sequence[Surveyed] = (), add: bool = False
 ) -> dict[str, Any]:
     """The parameters to change, by dotted name, for what the folder holds and the sources that are kept beside it."""
-    whole = joined([*found, *kept])
+    whole = joined([*folders, *kept])
 
     # The sources, without what is the default.
     base = re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine"
     taken = stage_parameters.section_names("sources") if add else []
-    default = asdict(Folder(found[0].source.input))
+    default = asdict(Folder(folders[0].source.input))
     sources: dict[str, dict[str, Any]] = {}
-    for each in found:
-        stem = f"{base}-{each.source.formats[0]}" if len(found) > 1 else base
+    for part in folders:
+        stem = f"{base}-{part.source.formats[0]}" if len(folders) > 1 else base
         names = (stem if n == 1 else f"{stem}-{n}" for n in itertools.count(1))
-        stated = {name: value for name, value in asdict(each.source).items() if value != default[name]}
+        stated = {name: value for name, value in asdict(part.source).items() if value != default[name]}
         section = {"reader": "folder", "input": folder.as_posix()} | stated
         sources[next(name for name in names if name not in taken)] = section
     changes: dict[str, Any] = {f"sources.{name}": source for name, source in sources.items()}

@@ -68,12 +68,12 @@ def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, st
     """Log all that belongs to one version, and make it a version of the registered model; returns its number."""
     # Not at the top of the file: trying a version must not load the checkout's packages.
     import plm_core
-    from tasks.reporting.version_facts import facts as known
+    from tasks.reporting.version_facts import facts as described
     from tasks.tracking.mlflow_run import datasets, flat
 
     folder = Path(checkpoint)
     files = [Path(file) for file in evidence]
-    facts = known(folder.name)
+    facts = described(folder.name)
     tags = facts.tags | tags
     below = {"plm.stage": "register"} | ({"mlflow.parentRunId": parent} if parent else {})
     with mlflow.start_run(run_name=f"register-{folder.name}", tags=tags | below, log_system_metrics=False) as run:
@@ -138,17 +138,17 @@ def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:
 
     def numbers(name: str) -> dict[str, float]:
         path = evidence[0].parents[2] / "metrics" / f"{name}.json"
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return {name: value for name, value in found.items() if type(value) in (int, float)}
+        metrics = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return {name: value for name, value in metrics.items() if type(value) in (int, float)}
 
     tasks = task_files(evidence[0].parent, {path.name for path in evidence})
-    found = numbers(f"evaluate-{model}")
+    result = numbers(f"evaluate-{model}")
     for task, files in tasks.items():
         seeds = [numbers(f"finetune-{model}-{path.stem.replace('.', '-')}") for path in files]
-        found |= {f"{task}/{name}": fmean(each[name] for each in seeds if name in each) for name in seeds[0]}
+        result |= {f"{task}/{name}": fmean(run[name] for run in seeds if name in run) for name in seeds[0]}
     scores = {task: read_task(files).value for task, files in tasks.items()}
-    found |= {f"{task}/{SCORE}": value for task, value in scores.items()}
-    return found | ({SCORE: fmean(scores.values())} if scores else {})
+    result |= {f"{task}/{SCORE}": value for task, value in scores.items()}
+    return result | ({SCORE: fmean(scores.values())} if scores else {})
 
 
 def try_version(uri: str) -> None:
@@ -159,13 +159,13 @@ def try_version(uri: str) -> None:
     """
     for name in [name for name in sys.modules if name.partition(".")[0] == "tasks"]:
         del sys.modules[name]
-    here = {spec.origin for name in ("plm_core", "tasks") if (spec := importlib.util.find_spec(name))}
+    sources = {spec.origin for name in ("plm_core", "tasks") if (spec := importlib.util.find_spec(name))}
     answer = mlflow.pyfunc.load_model(uri).predict(*TRIAL)
     rows = answer.to_dict("records") if isinstance(answer, pd.DataFrame) else []
     if len(rows) != 1 or not isinstance(rows[0].get("likelihood"), float):
         raise ValueError(f"its answer to one text is {str(answer)[:200]}")
     for name in ("plm_core", "tasks"):
-        if getattr(sys.modules.get(name), "__file__", None) in here:
+        if getattr(sys.modules.get(name), "__file__", None) in sources:
             raise ValueError(f"it does not carry the package {name} that it needs")
 
 
@@ -184,20 +184,20 @@ def in_forks(calls: Sequence[Callable[[], Any]], limit_s: float) -> list[dict[st
         process.start()
         child_end.close()
         running.append((process, answer))
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for process, answer in running:
         if not answer.poll(max(0.0, deadline - time.monotonic())):
             process.kill()
-            found.append({"error": "it did not finish in time", "passing": True})
+            results.append({"error": "it did not finish in time", "passing": True})
             continue
         try:
-            found.append(answer.recv())
+            results.append(answer.recv())
         except EOFError:  # it ended without an answer
             process.join()
             code = process.exitcode or 0
             how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-            found.append({"error": how, "passing": code < 0})
-    return found
+            results.append({"error": how, "passing": code < 0})
+    return results
 
 
 def _call(call: Callable[[], Any], answer: Connection) -> None:
@@ -220,18 +220,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
     def log_all() -> list[str]:
         os.chdir(root)
-        return [log(model, **each) for each in request["log"]]
+        return [log(model, **version) for version in request["log"]]
 
     (logged,) = in_forks([log_all], LOG_S)
     if "error" in logged:
         return {"error": logged["error"], "problems": {}}
     numbers = [*request["try"], *logged["value"]]
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     width = os.cpu_count() or 1
     for first in range(0, len(numbers), width):
         calls = [partial(try_version, f"models:/{model}/{number}") for number in numbers[first : first + width]]
-        found += in_forks(calls, TRIAL_S)
-    problems = [problem if "error" in problem else None for problem in found]
+        results += in_forks(calls, TRIAL_S)
+    problems = [problem if "error" in problem else None for problem in results]
     return {"error": None, "problems": dict(zip(numbers, problems, strict=True))}
 
 

@@ -32,8 +32,8 @@ class Unrecognized(logging.Filter):
         Raises:
             MlflowException: the record is that warning; the server answers 400.
         """
-        if (said := record.getMessage()).startswith("Unrecognized params"):
-            named = said.partition(" are ignored")[0].removeprefix("Unrecognized params ")
+        if (message := record.getMessage()).startswith("Unrecognized params"):
+            named = message.partition(" are ignored")[0].removeprefix("Unrecognized params ")
             raise MlflowException.invalid_parameter_value(
                 f"params: {named} unknown; expected max_new_tokens, temperature or seed"
             )

@@ -21,10 +21,10 @@ FEWEST = 2
 
 def write(folder: Path) -> None:
     """Write ``sweep.html`` into FOLDER."""
-    found = json.loads((folder / paths.TRIALS).read_text(encoding="utf-8"))
-    metric = found["metric"]
-    sign = 1 if found["direction"] == "lower" else -1
-    complete = sorted((t for t in found["trials"] if t["state"] == "complete"), key=lambda t: sign * t["value"])
+    result = json.loads((folder / paths.TRIALS).read_text(encoding="utf-8"))
+    metric = result["metric"]
+    sign = 1 if result["direction"] == "lower" else -1
+    complete = sorted((t for t in result["trials"] if t["state"] == "complete"), key=lambda t: sign * t["value"])
     best = front(complete, sign)
     figures = {}
     if len(complete) >= FEWEST:
@@ -38,10 +38,10 @@ def write(folder: Path) -> None:
         figures["front.svg"] = drawn(figure)
     text = render(
         "tasks/reporting/templates/sweep.md.j2",
-        sweep=found,
+        sweep=result,
         name=folder.name,
         best=complete[:1],
-        trials=complete + [t for t in found["trials"] if t["state"] != "complete"],
+        trials=complete + [t for t in result["trials"] if t["state"] != "complete"],
         front=best,
         figures=list(figures),
         difference=(folder / paths.DIFFERENCE).read_text(encoding="utf-8").strip() if complete else "",

@@ -32,12 +32,12 @@ def edited(text: str, changes: Mapping[str, Any]) -> str:
 def _says(text: str, name: str, value: Any) -> bool:
     """Whether the text is YAML that gives the dotted name this value."""
     try:
-        found = parsed(text)
+        node = parsed(text)
         for key in name.split("."):
-            found = found[key]
+            node = node[key]
     except (yaml.YAMLError, UserError, KeyError, TypeError):
         return False
-    return bool(found == value)
+    return bool(node == value)
 
 
 def _with(text: str, name: str, value: Any) -> str:
@@ -87,7 +87,7 @@ def _end(text: str, node: yaml.Node) -> int:
 
 def _lines(value: Mapping[str, Any], column: int) -> str:
     """The parameters of a section, one per line."""
-    return f"\n{' ' * column}".join(f"{one_line(name)}: {one_line(each)}" for name, each in value.items())
+    return f"\n{' ' * column}".join(f"{one_line(name)}: {one_line(entry)}" for name, entry in value.items())
 
 
 def one_line(value: Any) -> str:

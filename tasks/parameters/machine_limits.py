@@ -26,10 +26,10 @@ def budget() -> float | None:
     Raises:
         UserError: it is not a number above 0, or there is no price.
     """
-    found = _amount("PLM_BUDGET", lambda number: number > 0, "a number above 0, such as 50")
-    if found is not None and not price():
-        raise UserError(f"PLM_BUDGET: {found:g}, but the price of an hour is not set; expected PLM_PRICE_PER_HOUR too")
-    return found
+    amount = _amount("PLM_BUDGET", lambda number: number > 0, "a number above 0, such as 50")
+    if amount is not None and not price():
+        raise UserError(f"PLM_BUDGET: {amount:g}, but the price of an hour is not set; expected PLM_PRICE_PER_HOUR too")
+    return amount
 
 
 def price() -> float | None:

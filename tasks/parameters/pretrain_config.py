@@ -91,8 +91,8 @@ def require_start(config: PretrainConfig, starts: Collection[str], section: str)
     where = f"{section}.start.checkpoint: {folder}"
     if not (folder / CHECKSUMS).is_file():
         raise UserError(f"{where} is missing; expected a checkpoint (`plm import`)")
-    if (found := sha256_file(folder / CHECKSUMS)) != config.start.sha256:
-        raise UserError(f"{section}.start.sha256: {folder} is {found}; expected {config.start.sha256}")
+    if (digest := sha256_file(folder / CHECKSUMS)) != config.start.sha256:
+        raise UserError(f"{section}.start.sha256: {folder} is {digest}; expected {config.start.sha256}")
     theirs = read_description(folder)
     if starts and theirs.tokenizer_sha256 not in starts:
         raise UserError(
@@ -100,8 +100,8 @@ def require_start(config: PretrainConfig, starts: Collection[str], section: str)
             f"given: {{file: {open_tokenizer(folder).path}, sha256: {theirs.tokenizer_sha256}}}"
         )
     if config.architecture != theirs.architecture:
-        found = f"{section}.architecture: found {config.architecture}"
-        raise UserError(f"{found}; expected {theirs.architecture}, as in {folder}, from which it starts")
+        digest = f"{section}.architecture: found {config.architecture}"
+        raise UserError(f"{digest}; expected {theirs.architecture}, as in {folder}, from which it starts")
     their_model = shape(theirs.architecture, theirs.model, str(folder / CONFIG_FILE))
     model = shape(config.architecture, config.model | {"vocab_size": their_model.vocab_size}, section)
     if names := differing(model, their_model):
@@ -117,9 +117,9 @@ def require_trainable(config: PretrainConfig, vocab_size: int, section: str) -> 
     """
     model = shape(config.architecture, config.model | {"vocab_size": vocab_size}, section)
     objective = build_objective(config.objective, f"{section}.objective")
-    if (asked := config.objective["name"]) not in (able := MODELS[config.architecture].objectives):
+    if (wanted := config.objective["name"]) not in (able := MODELS[config.architecture].objectives):
         raise UserError(
-            f"{section}.objective.name: {asked} cannot train architecture {config.architecture}; expected "
+            f"{section}.objective.name: {wanted} cannot train architecture {config.architecture}; expected "
             f"{' or '.join(able)}"
         )
     try:

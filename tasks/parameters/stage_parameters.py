@@ -41,15 +41,15 @@ def section_names(section: str) -> list[str]:
     Raises:
         UserError: there is none, or one cannot be the name of a file and of a stage.
     """
-    found = read(section)
-    if not isinstance(found, dict) or not found:
-        raise UserError(f"{section}: found {found!r}; expected at least one section below it")
-    for name in found:
+    sections = read(section)
+    if not isinstance(sections, dict) or not sections:
+        raise UserError(f"{section}: found {sections!r}; expected at least one section below it")
+    for name in sections:
         if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
             raise UserError(
                 f"{section}: found the name {name!r}; expected letters, digits, - and _ (a number in quotes)"
             )
-    return sorted(found)
+    return sorted(sections)
 
 
 def models() -> dict[str, str]:
@@ -62,10 +62,10 @@ def models() -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):
         raise UserError(f"models: found {value!r}; expected each model with its tokenizer, such as {{gpt: own}}")
     for model, tokenizer in value.items():
-        if tokenizer not in (known := section_names("tokenizers")):
-            hint = did_you_mean(tokenizer, known)
+        if tokenizer not in (tokenizers := section_names("tokenizers")):
+            hint = did_you_mean(tokenizer, tokenizers)
             raise UserError(
-                f"models.{model}: found {tokenizer!r}; expected one of tokenizers: {', '.join(known)}{hint}"
+                f"models.{model}: found {tokenizer!r}; expected one of tokenizers: {', '.join(tokenizers)}{hint}"
             )
     return value
 
@@ -88,11 +88,11 @@ def names(name: str) -> list[str]:
 
 def require_examples(where: str, tasks: Iterable[str]) -> None:
     """Raise UserError, which begins with ``where``, if one of the tasks is not a section of ``examples``."""
-    known = section_names("examples")
+    sections = section_names("examples")
     for task in tasks:
-        if task not in known:
-            hint = did_you_mean(task, known)
-            raise UserError(f"{where}: found {task!r}; expected sections of examples: {', '.join(known)}{hint}")
+        if task not in sections:
+            hint = did_you_mean(task, sections)
+            raise UserError(f"{where}: found {task!r}; expected sections of examples: {', '.join(sections)}{hint}")
 
 
 def missing(path: Path) -> UserError:
@@ -108,9 +108,9 @@ def labels(model: str, inputs: Mapping[str, str]) -> dict[str, str]:
     ``plm.data`` is a digest: if it is equal, the same data was read.
     """
     data = {path: of for path, of in inputs.items() if not any(map(Path(path).is_relative_to, MADE))}
-    found = {"plm.data": digest(data)[:12]} if data else {}
-    found |= {"plm.model": model} if model else {}
+    tags = {"plm.data": digest(data)[:12]} if data else {}
+    tags |= {"plm.model": model} if model else {}
     with contextlib.suppress(UserError, KeyError, TypeError):  # a broken section is reported where it is used
         section = read(f"pretrain.{model}")
-        found |= {"plm.architecture": str(section["architecture"]), "plm.objective": str(section["objective"]["name"])}
-    return found
+        tags |= {"plm.architecture": str(section["architecture"]), "plm.objective": str(section["objective"]["name"])}
+    return tags

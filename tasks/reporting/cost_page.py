@@ -15,9 +15,9 @@ from tasks.reporting.training_costs import read
 
 def meters() -> None:
     """Write ``artifacts/meters/index.html`` from the files of all training runs; a full disk is only a warning."""
-    found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := read(file)) is not None]
-    links = {each.stage: link for each in found if (link := _link(each.stage))}
-    text = render("tasks/reporting/templates/costs.md.j2", trainings=found, links=links)
+    trainings = [training for file in sorted(paths.METERS.glob("*.json")) if (training := read(file)) is not None]
+    links = {training.stage: link for training in trainings if (link := _link(training.stage))}
+    text = render("tasks/reporting/templates/costs.md.j2", trainings=trainings, links=links)
     try:
         atomic_text(paths.METERS / "index.html", page("tasks/reporting/templates/costs.html.j2", text))
     except OSError as error:

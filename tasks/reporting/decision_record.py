@@ -48,8 +48,8 @@ def record(
     champion, if there is one, and of the challenger. ``experiment`` is the id of their runs' experiment, ``level`` the
     level of the gate's intervals.
     """
-    found = "difference" if len(sides) == 2 else "challenger"
-    rows = [row for row in decision["table"] if row.get(found) is not None]
+    column = "difference" if len(sides) == 2 else "challenger"
+    rows = [row for row in decision["table"] if row.get(column) is not None]
     unjudged: dict[str, list[str]] = {}
     for row in decision["table"]:
         # A likelihood of another paper, which neither side has, goes without saying.
@@ -106,10 +106,10 @@ def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, lis
         return [plain(side["tags"].get(name, UNKNOWN)) for side in sides]
 
     def metric(name: str, form: str, unit: str = "", divisor: float = 1) -> list[str]:
-        known = [side["metrics"].get(name, math.nan) for side in sides]
-        return [UNKNOWN if math.isnan(value) else f"{value / divisor:{form}}{unit}" for value in known]
+        values = [side["metrics"].get(name, math.nan) for side in sides]
+        return [UNKNOWN if math.isnan(value) else f"{value / divisor:{form}}{unit}" for value in values]
 
-    tables = [each.tables.get(LIKELIHOOD) for each in evidence]
+    tables = [tables_of.tables.get(LIKELIHOOD) for tables_of in evidence]
     return {
         "model": tag("plm.model"),
         "architecture": tag("plm.architecture"),
@@ -132,28 +132,28 @@ def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, lis
 def _slices(evidence: Sequence[Evidence], notes: list[str]) -> Iterator[dict[str, Any]]:
     """Each slice of each task with its scores, and with the difference of two sides; gaps are added to the notes."""
     for name in evidence[-1].tables:
-        tables = [each.tables[name] for each in evidence if name in each.tables]
+        tables = [side.tables[name] for side in evidence if name in side.tables]
         if name == LIKELIHOOD or len(tables) < len(evidence):
             continue
         try:
-            found = sliced(name, tables)
+            slices = sliced(name, tables)
         except UserError as error:
             notes.append(f"{name} by slice: {error}")
             continue
-        if found is None and not tables[0].of_pairs:
+        if slices is None and not tables[0].of_pairs:
             notes.append(f"{name} by slice: nothing is known of its examples, because stage slices has not run")
-        for parts in found or ():
+        for parts in slices or ():
             title = f"{name}, {parts[0].kind}: {parts[0].name}"
             if not parts[0].scored:
                 notes.append(f"{title}: all labels are equal")
             elif (size := int(parts[0].members.sum())) >= FEWEST:
-                told = {"name": title, "examples": size, "scores": (scores := [score_of(part) for part in parts])}
+                row = {"name": title, "examples": size, "scores": (scores := [score_of(part) for part in parts])}
                 if len(parts) > 1:
                     results = [part.results for part in parts]
                     theirs, ours = significance.bootstrap(results, significance.generator(), RESAMPLES)
                     interval = significance.interval(ours[""] - theirs[""])
-                    told |= {"difference": scores[1] - scores[0], "interval": interval}
-                yield told
+                    row |= {"difference": scores[1] - scores[0], "interval": interval}
+                yield row
 
 
 def _short(text: str) -> str:

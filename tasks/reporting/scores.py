@@ -67,7 +67,7 @@ def finetuned(
         results: dict[str, Any] = {model: table.results for model, table in rows.items()}
         # Behind the score: slices, checks, confusions, calibration.
         parts = sliced(name, rows.values())
-        checks = dict.fromkeys(m.split("/")[1] for each in metrics.values() for m in each if m.startswith(CHECKS))
+        checks = dict.fromkeys(m.split("/")[1] for figures in metrics.values() for m in figures if m.startswith(CHECKS))
         classes = task.labels if all(isinstance(answers, Answers) for answers in results.values()) else ()
         if confused := 0 < len(classes) <= MOST_CLASSES:
             pictures[f"confusion-{name}.svg"] = _confusions(results, task.labels)
@@ -77,7 +77,7 @@ def finetuned(
             answers = {model: (sure[model], results[model].right()) for model in models}
             calibrations = {model: calibration(*pair) for model, pair in answers.items()}
             pictures[f"reliability-{name}.svg"] = _reliability(answers)
-        one, shown = rows[models[0]], metrics[models[0]]
+        shown = metrics[models[0]]
         details.append(
             {
                 "name": name,
@@ -87,27 +87,27 @@ def finetuned(
                 "score": results[models[0]].score,
                 "metrics": metrics,
                 "shown": [metric for metric in shown if metric not in UNSHOWN and not metric.startswith(CHECKS)],
-                "groups": one.groups,
+                "groups": rows[models[0]].groups,
                 "apart": _apart(rows, share),
                 "intervals": {model: significance.interval_of(answers) for model, answers in results.items()},
                 "constant": {model: always for model, answers in results.items() if (always := _constant(answers))},
                 "confused": confused,
-                "slices": parts if parts is None else [_shown(each) for each in parts],
+                "slices": parts if parts is None else [_shown(part) for part in parts],
                 "worst": _worst(task, rows),
-                "checks": {check: [_failed(each, CHECKS + check) for each in metrics.values()] for check in checks},
+                "checks": {check: [_failed(of, CHECKS + check) for of in metrics.values()] for check in checks},
                 "calibrations": calibrations,
             }
         )
     # What is known without a model: the stage baseline's answers, where it has run.
     words = {task: paths.WORDS / f"{task}.{paths.WORDS_SEED}.csv" for task in tasks}
-    known = [t for t, file in words.items() if file.is_file() and (paths.METRICS / f"baseline-{t}.json").is_file()]
+    judged = [t for t, file in words.items() if file.is_file() and (paths.METRICS / f"baseline-{t}.json").is_file()]
     guesses: dict[str, list[float | None]] = {}
     for figure in ("score", "baseline"):
-        each: list[Any] = [metrics_of(f"baseline-{t}")[figure] if t in known else None for t in tasks]
-        mean = [float(np.mean(each)) if len(known) == len(tasks) else None] if len(tasks) > 1 else []
-        guesses[figure] = [*each, *mean]
+        row: list[Any] = [metrics_of(f"baseline-{t}")[figure] if t in judged else None for t in tasks]
+        mean = [float(np.mean(row)) if len(judged) == len(tasks) else None] if len(tasks) > 1 else []
+        guesses[figure] = [*row, *mean]
     # Every two models on all tasks, and each with words alone, except on tasks learned after another.
-    alone = [task for task in known if tasks[task] is None]
+    alone = [task for task in judged if tasks[task] is None]
     pairs = [(*two, list(tasks)) for two in itertools.combinations(models, 2)] if tasks else []
     pairs += [(model, paths.WORDS.name, alone) for model in models if alone]
     compared = []
@@ -122,7 +122,7 @@ def finetuned(
         "tasks": details,
         "means": {model: np.mean([rows[model].value for rows in tables.values()]) for model in several},
         "guesses": guesses,
-        "unknown": [task for task in tasks if task not in known],
+        "unknown": [task for task in tasks if task not in judged],
         "pairs": compared,
     }
     return section, pictures
@@ -179,14 +179,14 @@ def _constant(answers: Any) -> list[str]:
     """The class of each seed that gives the same answer to every example."""
     if not isinstance(answers, Answers) or not answers.classes:
         return []
-    return [answers.classes[int(each[0])] for each in answers.predictions if len(set(each)) == 1]
+    return [answers.classes[int(seed[0])] for seed in answers.predictions if len(set(seed)) == 1]
 
 
 def _failed(metrics: Mapping[str, Sequence[float]], check: str) -> tuple[int, Estimate]:
     """How often a model was asked, and the share of these that it fails."""
-    asked = int(metrics[f"{check}/asked"][0])
-    share = float(np.mean(metrics[f"{check}/failed"])) / asked
-    return asked, Estimate(share, significance.wilson(share, asked))
+    checks = int(metrics[f"{check}/asked"][0])
+    share = float(np.mean(metrics[f"{check}/failed"])) / checks
+    return checks, Estimate(share, significance.wilson(share, checks))
 
 
 def _worst(task: glue.GlueTask, rows: Mapping[str, Table]) -> list[dict[str, Any]]:
@@ -280,8 +280,8 @@ def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
     for name in stage_parameters.section_names("pairs"):
         file = pair_scoring.file_of(name)
         files = {model: task_files(paths.EVIDENCE / model, [file]) for model in names}
-        tables = {model: read_task(found[name]) for model, found in files.items() if found}
-        asked = [model for model in models if model in tables]
+        tables = {model: read_task(paths_of[name]) for model, paths_of in files.items() if paths_of}
+        judged = [model for model in models if model in tables]
         sizes: dict[str, int] = {}
         for table in list(tables.values())[:1]:
             strata, subsets = table.results.strata, table.results.subsets
@@ -292,7 +292,7 @@ def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
             values = score_by_subset(table.results)
             by_paradigm[model] = {part: Estimate(values[part], significance.interval(d)) for part, d in draws.items()}
         against = []
-        for model in (model for model in asked if ngrams[model] in tables):
+        for model in (model for model in judged if ngrams[model] in tables):
             both = (ngrams[model], model)
             folders = (paths.EVIDENCE / both[0], paths.EVIDENCE / model)
             compared = compare(folders, both, only=[file]).tasks[0]
@@ -305,7 +305,7 @@ def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
                 "sizes": sizes,
                 "groups": next(iter(tables.values())).groups if tables else 0,
                 "ties": {model: ties for model, table in tables.items() if (ties := table.predictions[0].count(TIE))},
-                "apart": _apart({model: tables[model] for model in asked}, share),
+                "apart": _apart({model: tables[model] for model in judged}, share),
                 "against": against,
             }
         )
@@ -324,8 +324,8 @@ def unfinetuned() -> dict[str, Any]:
     for name in tasks if metrics else []:
         task = glue.read_task(paths.EXAMPLES / name)
         figures = {
-            (model, shots): {key.removeprefix(begin): value for key, value in each.items() if key.startswith(begin)}
-            for model, each in metrics.items()
+            (model, shots): {key.removeprefix(begin): value for key, value in measured.items() if key.startswith(begin)}
+            for model, measured in metrics.items()
             for shots in config.shots
             for begin in [f"{name}/{shots}/"]
         }

@@ -137,8 +137,8 @@ class CostReport:
         self._pay()
         # Hours of a process without a price are charged at the current one.
         cost = self.taken.seconds / 3600 * self._price if self.taken.cost is None else self.taken.cost
-        said = f"{self.taken.stage} has cost {cost:.4g} of {self._budget:g} (PLM_BUDGET)"
-        return said if cost >= self._budget else ""
+        message = f"{self.taken.stage} has cost {cost:.4g} of {self._budget:g} (PLM_BUDGET)"
+        return message if cost >= self._budget else ""
 
     def _keep(self) -> None:
         if not leads():

@@ -40,8 +40,8 @@ def facts(model: str) -> Facts:
     metrics: dict[str, float] = {}
     trained = paths.METRICS / f"pretrain-{model}.json"
     if trained.is_file():
-        found = json.loads(trained.read_text(encoding="utf-8"))
-        metrics |= {name: found[name] for name in SIZES if name in found}
+        trained_metrics = json.loads(trained.read_text(encoding="utf-8"))
+        metrics |= {name: trained_metrics[name] for name in SIZES if name in trained_metrics}
     taken = read(paths.METERS / f"pretrain-{model}.json")
     if taken is not None and taken.finished:
         sections["device"] = taken.device

@@ -24,7 +24,7 @@ def worth(models: Mapping[str, str], tasks: Mapping[str, str | None]) -> dict[st
     seeds = {paths.WORDS_SEED, *stage_parameters.read("finetune.seeds")}
     only = [f"{task}.{seed}.csv" for task in tasks for seed in seeds]
     only += [pair_scoring.file_of(name) for name in stage_parameters.section_names("pairs")]
-    told = {}
+    pages = {}
     for model, section in sections.items():
         if section.start is None or not section.training.steps:
             continue
@@ -41,16 +41,16 @@ def worth(models: Mapping[str, str], tasks: Mapping[str, str | None]) -> dict[st
         alone = [name for name in only if tasks.get(name.partition(".")[0]) is None]
         words = _compared(paths.WORDS.name, model, alone) | _compared(f"{paths.NGRAM}{models[model]}", model, only)
         compared |= {"words alone": words} if words else {}
-        rows = list(dict.fromkeys(name for found in compared.values() for name in found))
-        told[model] = render(
+        rows = list(dict.fromkeys(name for metrics in compared.values() for name in metrics))
+        pages[model] = render(
             "tasks/reporting/templates/worth.md.j2",
             model=model,
             columns=columns,
             compared=compared,
-            own={name: next(found[name] for found in compared.values() if name in found) for name in rows},
+            own={name: next(metrics[name] for metrics in compared.values() if name in metrics) for name in rows},
             published=PUBLISHED,
         )
-    return told
+    return pages
 
 
 def _compared(other: str, model: str, only: list[str]) -> dict[str, Compared]:

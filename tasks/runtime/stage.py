@@ -108,7 +108,7 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
         try:
             environment.prepare()
             wanted = 0 if "RANK" in os.environ else gpus if isinstance(gpus, int) else gpus()
-            with claimed(wanted, lambda said: print(said, file=sys.stderr, flush=True)):
+            with claimed(wanted, lambda message: print(message, file=sys.stderr, flush=True)):
                 task(*arguments, **options)
         except BudgetSpent as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
@@ -117,9 +117,9 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
             print(f"error: {error}", file=sys.stderr, flush=True)
             sys.exit(USER_ERROR if isinstance(error, UserError) else 1)
         except (MemoryError, RuntimeError) as error:
-            if (said := _of_the_machine(error, "@".join([Path(sys.argv[0]).stem, *words[:1]]))) is None:
+            if (message := _of_the_machine(error, "@".join([Path(sys.argv[0]).stem, *words[:1]]))) is None:
                 raise
-            print(f"error: {said}", file=sys.stderr, flush=True)
+            print(f"error: {message}", file=sys.stderr, flush=True)
             sys.exit(1)
         except KeyboardInterrupt as error:
             print(f"interrupted: {error}", file=sys.stderr, flush=True)
@@ -127,7 +127,7 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
 
     words = sys.argv[1:]
     parameters = inspect.signature(task).parameters.values()
-    required = [each.annotation for each in parameters if each.default is each.empty]
+    required = [parameter.annotation for parameter in parameters if parameter.default is parameter.empty]
     if not parameters:
         run()
     elif required == [str] * len(words) and not any(word.startswith("-") for word in words):
@@ -165,8 +165,8 @@ def deferred_signals() -> Iterator[Callable[[], bool]]:
 
     def note(number: int, _frame: object) -> None:
         received.append(number)
-        for each in before:
-            signal.signal(each, signal.SIG_DFL)
+        for deferred in before:
+            signal.signal(deferred, signal.SIG_DFL)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:

@@ -105,15 +105,15 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
     except ChildFailedError as error:
         codes = {failure.exitcode for failure in error.failures.values()}
         # The launcher sends SIGTERM to the others once one has failed: that is not the cause.
-        told = codes - {-signal.SIGTERM} or codes
+        causes = codes - {-signal.SIGTERM} or codes
         for status in (USER_ERROR, BUDGET_SPENT):
-            if status in told:
+            if status in causes:
                 sys.exit(status)
-        if (killed := min(told)) < 0:
+        if (killed := min(causes)) < 0:
             # Like a single process that is killed: there are snapshots, so it is worth a retry.
             print(f"interrupted: a process was killed by signal {-killed}", file=sys.stderr, flush=True)
             sys.exit(INTERRUPTED)
-        sys.exit(INTERRUPTED if INTERRUPTED in told else 1)
+        sys.exit(INTERRUPTED if INTERRUPTED in causes else 1)
     except RendezvousClosedError:
         # Another node has given up while the processes here were to be restarted: their reason is its reason.
         failures = sorted(Path(logs).rglob("failed-*"))
@@ -143,8 +143,8 @@ def tried_once() -> Iterator[None]:
     # In the agent's folder: torchrun's file is in the process's folder, inside the attempt's.
     noted = Path(place).parents[2] / f"failed-{os.environ['LOCAL_RANK']}"
     if noted.exists():
-        status, _, said = noted.read_text(encoding="utf-8").partition("\n")
-        raise (BudgetSpent if int(status) == BUDGET_SPENT else UserError)(said)
+        status, _, message = noted.read_text(encoding="utf-8").partition("\n")
+        raise (BudgetSpent if int(status) == BUDGET_SPENT else UserError)(message)
     try:
         yield
     except UserError as error:

@@ -27,16 +27,16 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
     if folder.exists():
         print(f"{stage.name}: resuming with the finished parts in {folder}", flush=True)
     command = [sys.executable, "-m", "plm_core.corpus.part_pool", str(folder), str(environment.processes())]
-    found = Pool(folder, environment.processes(), ask=lambda: ask_for_help(command))
+    workers = Pool(folder, environment.processes(), ask=lambda: ask_for_help(command))
     keep = True
     try:
-        yield found
+        yield workers
         keep = False
     except UserError:
         keep = False
         raise
     finally:
-        found.end()
+        workers.end()
         if not keep:
             _discard(folder)
             shutil.rmtree(folder.parent, ignore_errors=True)  # another node may just be leaving

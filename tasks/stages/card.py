@@ -97,7 +97,7 @@ def _figures(workers: Pool) -> dict[str, Any]:
         for name, r in near.items()
     ]
     hits = pq.read_table(paths.CONTAMINATION).to_pylist()
-    found = Counter(evaluation for evaluation, _ in {(hit["evaluation"], hit["example"]) for hit in hits})
+    contaminated = Counter(evaluation for evaluation, _ in {(hit["evaluation"], hit["example"]) for hit in hits})
     worst = sorted(hits, key=lambda hit: (-hit["overlap"], hit["evaluation"], hit["example"], hit["document"]))[:WORST]
     examples = [hit | {"text": excerpt(hit["text"]), "overlap": round(hit["overlap"], 4)} for hit in worst]
     return {
@@ -105,7 +105,7 @@ def _figures(workers: Pool) -> dict[str, Any]:
         "quarantined": quarantined,
         "removed": removed,
         "repeated": repeated,
-        "contamination": {"found": dict(sorted(found.items())), "examples": examples},
+        "contamination": {"found": dict(sorted(contaminated.items())), "examples": examples},
         "splits": {split: vars(corpus_statistics.total(by.values())) for split, by in splits.items()},
         "bytes_by_source": {split: {name: part.bytes for name, part in by.items()} for split, by in splits.items()},
         "languages": dict(Counter(languages).most_common()),

@@ -43,8 +43,8 @@ def deduplicate_and_split() -> None:
         pool(run, rules, shares, against, mixture) as workers,
         atomic_folder(paths.CORPUS, checksums=False) as folder,
     ):
-        found = deduplicate(parts_of([paths.CLEAN]), rules, workers)
-        split = workers.map("split", split_part, [(part, shares) for part in found])
+        unique = deduplicate(parts_of([paths.CLEAN]), rules, workers)
+        split = workers.map("split", split_part, [(part, shares) for part in unique])
         counts = counts_of(split)
         removed = [result / REMOVED for result in split]
         hits = []
@@ -53,7 +53,7 @@ def deduplicate_and_split() -> None:
             if side in HELD_OUT:
                 parts = [SidePart(side, result / f"{side}.parquet") for result in split]
             else:
-                parts = [SidePart(side, (part, shares)) for part in found]
+                parts = [SidePart(side, (part, shares)) for part in unique]
             left = Counter[str]()
             for number, examples in enumerate(in_groups(_examples(side, against, folder), against)):
                 if number:

@@ -26,21 +26,21 @@ def examples(name: str) -> None:
     config = stage_parameters.section(section, ExamplesConfig)
     folder = paths.EXAMPLES / name
     with stage(f"examples-{name}", [section], [Path(config.input)]) as run:
-        found = read_source(name, config)
-        checks = checks_of(found.task, found.splits["test"], Path(config.input))
+        source = read_source(name, config)
+        checks = checks_of(source.task, source.splits["test"], Path(config.input))
         with atomic_folder(folder) as new:
-            write_task(new, found.task)
-            for split, some in found.splits.items():
-                write_examples(file_of(new, split), some, found.task)
+            write_task(new, source.task)
+            for split, some in source.splits.items():
+                write_examples(file_of(new, split), some, source.task)
             write_checks(new / FILE, checks)
-        for split, some in found.splits.items():
-            run.metrics |= {_metric(key): value for key, value in counts(found.task, split, some).items()}
-        overlap = shared(found.task, found.splits)
-        run.metrics |= overlap | found.counts | {"checks": len(checks)}
+        for split, some in source.splits.items():
+            run.metrics |= {_metric(key): value for key, value in counts(source.task, split, some).items()}
+        overlap = shared(source.task, source.splits)
+        run.metrics |= overlap | source.counts | {"checks": len(checks)}
         run.outputs.append(folder)
-        for warning in found.warnings:
+        for warning in source.warnings:
             print(f"warning: {warning}", file=sys.stderr, flush=True)
-        sizes = ", ".join(f"{len(some):,} {split}" for split, some in found.splits.items())
+        sizes = ", ".join(f"{len(some):,} {split}" for split, some in source.splits.items())
         *both, groups = (f"{n:,} of {key.replace('_', ' ')}" for key, n in overlap.items())
         print(f"{name}: {sizes} examples; the same texts: {', '.join(both)}; {groups}")
         if number := overlap["test_groups_also_in_train"]:
@@ -50,7 +50,7 @@ def examples(name: str) -> None:
 
 def _metric(name: str) -> str:
     """A name that MLflow accepts: any other character in the name of a class becomes its code, such as _2b for +."""
-    return re.sub(r"[^\w\-. :/]", lambda found: f"_{ord(found.group()):x}", name)
+    return re.sub(r"[^\w\-. :/]", lambda match: f"_{ord(match.group()):x}", name)
 
 
 if __name__ == "__main__":

@@ -51,19 +51,19 @@ def fewshot(name: str) -> None:
             tasks.append(Asked(task, prompt, test, overlaps, train, config.seed, config.words))
         device = prepare(threads=1).device
         loaded = checkpoint.load(folder, device)
-        pairs = [(asked, shots) for asked in tasks for shots in config.shots]
+        pairs = [(prompted, shots) for prompted in tasks for shots in config.shots]
         progress = Progress(f"fewshot-{name}", len(pairs))
         with atomic_folder(paths.FEWSHOT / name, checksums=False) as new:
-            for done, (asked, shots) in enumerate(pairs, start=1):
-                found = answers(asked, shots, loaded, device)
-                write_rows(new / f"{asked.task.name}.{shots}.csv", COLUMNS, rows(asked.task, found))
-                figures = measured(asked, shots, found, config.contaminated)
-                run.metrics |= {f"{asked.task.name}/{shots}/{key}": value for key, value in figures.items()}
-                said = f"{figures['examples']} examples, {figures['excluded']} left out"
+            for done, (prompted, shots) in enumerate(pairs, start=1):
+                results = answers(prompted, shots, loaded, device)
+                write_rows(new / f"{prompted.task.name}.{shots}.csv", COLUMNS, rows(prompted.task, results))
+                figures = measured(prompted, shots, results, config.contaminated)
+                run.metrics |= {f"{prompted.task.name}/{shots}/{key}": value for key, value in figures.items()}
+                note = f"{figures['examples']} examples, {figures['excluded']} left out"
                 if "score" in figures:
                     scores = f"{figures['score']:.3f}, without reading {figures['baseline']:.3f}"
-                    said = f"{asked.task.score} {scores}, {said}"
-                progress.update(done, f"{asked.task.name}, {shots} shots: {said}")
+                    note = f"{prompted.task.score} {scores}, {note}"
+                progress.update(done, f"{prompted.task.name}, {shots} shots: {note}")
         run.outputs.append(paths.FEWSHOT / name)
 
 

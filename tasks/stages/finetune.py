@@ -105,8 +105,8 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         def ask(examples: list[Example]) -> list[Any]:
             input_format = input_format_of(pretrained.config.objective, pretrained.config.model)
             rows = encoded(examples, task, input_format, pretrained.tokenizer, pretrained.model.config.context)
-            said = predict(outcome.classifier, rows.encoded, config.training.batch, device.device)
-            return finetune_results.answered(task, rows, said, pretrained.tokenizer, outcome.threshold).answers
+            predicted = predict(outcome.classifier, rows.encoded, config.training.batch, device.device)
+            return finetune_results.answered(task, rows, predicted, pretrained.tokenizer, outcome.threshold).answers
 
         checks = read_checks(data / FILE, task, (e.id for e in read_examples(file_of(data, "test"), task)))
         judged = examined(task, checks, test.examples, predicted.answers, ask)

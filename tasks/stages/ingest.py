@@ -69,9 +69,9 @@ def ingest(name: str) -> None:
             raise UserError(f"{source.input}: no documents in it; expected at least one text (sources.{name}.input)")
 
         gather([result / DOCUMENTS for result in joined], documents)
-        found = {"records": count + bad, "documents": count, "bytes": size}
-        known = {"reader": given["reader"]} | source.origin() | found
-        atomic_text(origin, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
+        totals = {"records": count + bad, "documents": count, "bytes": size}
+        description = {"reader": given["reader"]} | source.origin() | totals
+        atomic_text(origin, json.dumps(description, indent=2, ensure_ascii=False) + "\n")
         run.metrics |= {"records_read": count + bad, "documents": count, "bytes": size, "quarantined": bad}
         run.metrics |= {f"quarantined_{reason}": reasons[reason] for reason in sorted(reasons)}
         run.outputs += [documents, rejected, origin]

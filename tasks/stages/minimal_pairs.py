@@ -44,12 +44,12 @@ def minimal_pairs(model: str, name: str, checkpoint: Path | None = None, evidenc
         if cannot_do(file):
             print(f"{model}: {name}: not asked, because the model was published without a head that predicts words")
             return
-        found = read_task([file])
-        interval = significance.interval_of(found.results)
-        run.metrics |= {"score": found.value, "score_low": interval.low, "score_high": interval.high}
-        run.metrics |= {"pairs": len(found.examples), "ties": found.predictions[0].count(TIE)}
-        told = f"{found.value:.3f} [{interval.low:.3f}, {interval.high:.3f}] of {len(found.examples):,} pairs"
-        print(f"{model}: {name}: {told}; chance: 0.5")
+        table = read_task([file])
+        interval = significance.interval_of(table.results)
+        run.metrics |= {"score": table.value, "score_low": interval.low, "score_high": interval.high}
+        run.metrics |= {"pairs": len(table.examples), "ties": table.predictions[0].count(TIE)}
+        summary = f"{table.value:.3f} [{interval.low:.3f}, {interval.high:.3f}] of {len(table.examples):,} pairs"
+        print(f"{model}: {name}: {summary}; chance: 0.5")
 
 
 def write_evidence(folder: Path, name: str, evidence: Path, config: LikelihoodConfig) -> Path:
@@ -77,7 +77,7 @@ def nats_of(
     texts = (
         replace(tokenized(text, loaded.tokenizer), ended=False) for pair in pairs for text in (pair.good, pair.bad)
     )
-    nats = (found.nats for found in score(loaded.model, texts, replace(config, excerpt=None), device))
+    nats = (likelihood.nats for likelihood in score(loaded.model, texts, replace(config, excerpt=None), device))
     return zip(nats, nats, strict=True)
 
 

@@ -24,17 +24,17 @@ def pairs(name: str) -> None:
     config = stage_parameters.section(section, PairsConfig)
     file = paths.PAIRS / f"{name}.jsonl"
     with stage(f"pairs-{name}", [section], [Path(config.input)]) as run:
-        found, left_out = read_pairs(name, config)
+        kept, left_out = read_pairs(name, config)
         with atomic_file(file) as new:
-            write_pairs(new, found)
+            write_pairs(new, kept)
         for line in left_out:
             print(f"warning: left out: {line}", file=sys.stderr, flush=True)
-        counts = Counter(pair.paradigm for pair in found)
-        run.metrics |= {"pairs": len(found), "paradigms": len(counts), "left_out": len(left_out)}
+        counts = Counter(pair.paradigm for pair in kept)
+        run.metrics |= {"pairs": len(kept), "paradigms": len(counts), "left_out": len(left_out)}
         run.outputs.append(file)
-        told = ", ".join(f"{count:,} {paradigm}" for paradigm, count in counts.items() if paradigm)
-        few = f" ({told})" if told and len(counts) <= SHOWN else ""
-        print(f"{name}: {len(found):,} pairs of {len(counts)} paradigm(s){few}")
+        listed = ", ".join(f"{count:,} {paradigm}" for paradigm, count in counts.items() if paradigm)
+        few = f" ({listed})" if listed and len(counts) <= SHOWN else ""
+        print(f"{name}: {len(kept):,} pairs of {len(counts)} paradigm(s){few}")
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def run(name: str) -> None:
 
 def passed_over(reports: list[StepMetrics]) -> list[list[int]]:
     """The batches that rollbacks skipped, as ``checkpoint.Lineage.passed``; rollbacks return to reported steps."""
-    return [[one.step, other.passed] for one, other in pairwise(reports) if one.passed != other.passed] + (
+    return [[before.step, other.passed] for before, other in pairwise(reports) if before.passed != other.passed] + (
         [[0, reports[0].passed]] if reports[0].passed else []
     )
 

@@ -28,7 +28,7 @@ def report() -> None:
     spelled_by = stage_parameters.models()
     models = list(spelled_by)
     seeds = stage_parameters.read("finetune.seeds")
-    after = {each["task"]: each["after"] for each in stage_parameters.read("finetune.transfers")}
+    after = {transfer["task"]: transfer["after"] for transfer in stage_parameters.read("finetune.transfers")}
     tasks = dict.fromkeys(stage_parameters.names("finetune.tasks")) | after
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE]
     inputs += [paths.EXAMPLES] if tasks else []
@@ -53,12 +53,12 @@ def report() -> None:
             finetuned=scores,
             pairs=pairs(spelled_by, reported),
             fewshot=unfinetuned(),
-            copied={model: found for model, found in evaluated.items() if "longest_copy" in found},
+            copied={model: metrics for model, metrics in evaluated.items() if "longest_copy" in metrics},
             corpus=_corpus(spelled_by),
             **_likelihoods(evaluated, spelled_by),
         )
-        for model, told in worth_it.items():
-            (new / WORTH.format(model)).write_text(told, encoding="utf-8")
+        for model, page_text in worth_it.items():
+            (new / WORTH.format(model)).write_text(page_text, encoding="utf-8")
         for name, picture in pictures.items():
             (new / name).write_text(picture, encoding="utf-8")
         (new / "report.md").write_text(text, encoding="utf-8")
@@ -71,29 +71,29 @@ def report() -> None:
 
 def _likelihoods(evaluated: dict[str, dict[str, Any]], spelled_by: Mapping[str, str]) -> dict[str, Any]:
     """The columns of the table, each with its cells by model, what the quantities are, and rows of simple models."""
-    names = dict.fromkeys(name for found in evaluated.values() for name in found if name.endswith("bits_per_byte"))
+    names = dict.fromkeys(name for figures in evaluated.values() for name in figures if name.endswith("bits_per_byte"))
     columns = {name: _best(_cells(evaluated, name, ".4f")) for name in names}
-    if any("perplexity" in found for found in evaluated.values()):
+    if any("perplexity" in figures for figures in evaluated.values()):
         columns["perplexity"] = _cells(evaluated, "perplexity", ".1f")
     # The results of the stage text-baseline, if it has run.
     simple: dict[str, dict[str, str]] = {}
     for tokenizer in dict.fromkeys(spelled_by.values()):
         if not (paths.METRICS / f"text-baseline-{tokenizer}.json").is_file():
             continue
-        found = metrics_of(f"text-baseline-{tokenizer}")
-        part = f", of {found['ppmd_share']:.2%} of the text" if "ppmd_share" in found else ""
+        figures = metrics_of(f"text-baseline-{tokenizer}")
+        part = f", of {figures['ppmd_share']:.2%} of the text" if "ppmd_share" in figures else ""
         for way, label in {
             "unigram": f"token frequencies ({tokenizer})",
             "ngram": f"5-gram ({tokenizer})",
             "ppmd": f"PPMd{part}",
         }.items():
-            cells = {name: format(found[f"{way}_{name}"], ".4f") for name in names if f"{way}_{name}" in found}
+            cells = {name: format(figures[f"{way}_{name}"], ".4f") for name in names if f"{way}_{name}" in figures}
             simple |= {label: cells} if cells else {}
     return {
         "columns": columns,
         "quantities": {name: QUANTITIES[name.removeprefix(LOSSY)] for name in names},
         "unknown": list(
-            dict.fromkeys(spelled_by[model] for model, found in evaluated.items() if "unknown_rate" in found)
+            dict.fromkeys(spelled_by[model] for model, figures in evaluated.items() if "unknown_rate" in figures)
         ),
         "excerpt": stage_parameters.read("evaluate").get("excerpt"),
         "simple": simple,
@@ -101,7 +101,7 @@ def _likelihoods(evaluated: dict[str, dict[str, Any]], spelled_by: Mapping[str, 
 
 
 def _cells(evaluated: dict[str, dict[str, Any]], name: str, form: str) -> dict[str, str]:
-    return {model: format(found[name], form) if name in found else "" for model, found in evaluated.items()}
+    return {model: format(figures[name], form) if name in figures else "" for model, figures in evaluated.items()}
 
 
 def _best(cells: dict[str, str]) -> dict[str, str]:

@@ -26,14 +26,14 @@ def slices(name: str) -> None:
         sizes, shares = overlaps(texts, search_in(TRAIN, workers))
         rows = zip(examples, sizes.tolist(), shares.tolist(), strict=True)
         write_rows(table, COLUMNS, ((e.id, size, e.subset, repr(share)) for e, size, share in rows))
-        known = int((shares >= CONTAMINATED).sum())
+        contaminated = int((shares >= CONTAMINATED).sum())
         some = int((shares > 0).sum())
         run.metrics |= {"test_examples": len(examples), "words": int(sizes.sum())}
-        run.metrics |= {"overlapping": some, "contaminated": known}
+        run.metrics |= {"overlapping": some, "contaminated": contaminated}
         run.outputs.append(table)
         print(
             f"{name}: {len(examples):,} test examples; {some:,} share 8 words in a row with the training text, "
-            f"{known:,} share most of theirs"
+            f"{contaminated:,} share most of theirs"
         )
 
 

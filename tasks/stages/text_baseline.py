@@ -42,7 +42,7 @@ def text_baseline(name: str) -> None:
     config = stage_parameters.section("evaluate", EvaluateConfig)
     # A file is missing if its stage failed.
     pairs = [
-        file for each in stage_parameters.section_names("pairs") if (file := paths.PAIRS / f"{each}.jsonl").is_file()
+        file for pairs in stage_parameters.section_names("pairs") if (file := paths.PAIRS / f"{pairs}.jsonl").is_file()
     ]
     folder = paths.TOKENIZERS / name
     evidence = paths.EVIDENCE / f"{paths.NGRAM}{name}"
@@ -59,11 +59,11 @@ def text_baseline(name: str) -> None:
         # That of models which predict each token from those before it.
         likelihood = next(o.likelihood.name for o in OBJECTIVES.values() if o.perplexity)
         quantity, recorded = named(likelihood, tokenizer), in_evidence(likelihood, tokenizer)
-        found = {}
+        figures = {}
         for order, way in ((1, "unigram"), (ORDER, "ngram")):
             model = NGrams(learned, order, store.index.vocab_size)
             nats = list(_nats(model, ids))
-            found[f"{way}_{quantity}"] = sum(nats) / math.log(2) / sum(sizes)
+            figures[f"{way}_{quantity}"] = sum(nats) / math.log(2) / sum(sizes)
         rows = zip(documents, sizes, ids, nats, strict=True)
         lines = ((d.id, sha256_text(d.text), b, len(i) + 1, repr(n), recorded, config.measured) for d, b, i, n in rows)
         with atomic_folder(evidence, checksums=False) as new:
@@ -71,15 +71,15 @@ def text_baseline(name: str) -> None:
             for file in pairs:  # whose texts are passages: no EOS counts
                 some = load_pairs(file)
                 both = tokenizer.encode_batch([text for pair in some for text in (pair.good, pair.bad)])
-                each = _nats(model, both, last=-1)
-                judged = pair_scoring.rows(some, zip(each, each, strict=True), config)
+                nats_of_texts = _nats(model, both, last=-1)
+                judged = pair_scoring.rows(some, zip(nats_of_texts, nats_of_texts, strict=True), config)
                 write_sealed(new / pair_scoring.file_of(file.stem), TASK_COLUMNS, judged)
-        found["ppmd_bits_per_byte"], share = _compressed(_joined(islice(read_documents(TRAIN), read)), documents)
-        run.metrics |= found | {"train_documents": read, "bytes": sum(sizes)}
+        figures["ppmd_bits_per_byte"], share = _compressed(_joined(islice(read_documents(TRAIN), read)), documents)
+        run.metrics |= figures | {"train_documents": read, "bytes": sum(sizes)}
         run.metrics |= {"ppmd_share": share} if share < 1 else {}
         run.outputs.append(evidence)
-        said = ", ".join(f"{way.partition('_')[0]} {value:.4f}" for way, value in found.items())
-        print(f"{name}: {said} bits per byte")
+        summary = ", ".join(f"{way.partition('_')[0]} {value:.4f}" for way, value in figures.items())
+        print(f"{name}: {summary} bits per byte")
 
 
 def _nats(model: NGrams, texts: Sequence[np.ndarray], last: int | None = None) -> Iterator[float]:

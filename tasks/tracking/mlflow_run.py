@@ -164,8 +164,8 @@ class Run:
         return self.id
 
     def _find(self, key: str) -> str:
-        found = self.client.search_runs([self.experiment], f"tags.`{JOURNAL_TAG}` = '{key}'", max_results=1)
-        return found[0].info.run_id if found else ""
+        runs = self.client.search_runs([self.experiment], f"tags.`{JOURNAL_TAG}` = '{key}'", max_results=1)
+        return runs[0].info.run_id if runs else ""
 
 
 def datasets(inputs: Mapping[str, str]) -> list[DatasetInput]:

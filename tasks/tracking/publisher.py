@@ -184,8 +184,8 @@ class Publisher:
         self._monitor = self._monitor or SystemMetricsMonitor("")  # which would send by itself, if it were started
         self._monitor.collect_metrics()
         values: dict[str, float] = self._monitor.aggregate_metrics()
-        for each in self._monitor.monitors:
-            each.clear_metrics()
+        for monitor in self._monitor.monitors:
+            monitor.clear_metrics()
         return values
 
 

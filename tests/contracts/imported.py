@@ -30,19 +30,19 @@ def says_something(path):
 @functools.cache
 def imports(path):
     """The modules that a file imports, and the packages above them."""
-    found = set()
+    modules = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return frozenset(name.rsplit(".", cut)[0] for name in found for cut in range(name.count(".") + 1))
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(name.rsplit(".", cut)[0] for name in modules for cut in range(name.count(".") + 1))
 
 
 @functools.cache
 def places():
     """The modules that are named as ``module:attribute``, by the names that these strings are assigned to."""
-    found = {}
+    modules = {}
     for path in sorted((ROOT / PACKAGES[0]).rglob("*.py")):
         for node in ast.walk(tree(path)):
             named = []
@@ -52,8 +52,8 @@ def places():
                 named = [target.id for target in node.targets if isinstance(target, ast.Name)]
             for name in named:
                 if isinstance(node.value, ast.Constant) and (place := PLACE.fullmatch(str(node.value.value))):
-                    found.setdefault(name, set()).add(place[1])
-    return found
+                    modules.setdefault(name, set()).add(place[1])
+    return modules
 
 
 def file_of(module):
@@ -64,12 +64,12 @@ def file_of(module):
 
 def closure(path):
     """The files of the project that a file needs, including templates and itself."""
-    found = set()
+    files = set()
     waiting = [path]
     while waiting:
-        if (path := waiting.pop()) in found:
+        if (path := waiting.pop()) in files:
             continue
-        found.add(path)
+        files.add(path)
         waiting += [ROOT / name for name in TEMPLATE.findall(path.read_text(encoding="utf-8"))]
         modules = set(imports(path)) if path.suffix == ".py" else set()
         if "pkgutil" in modules:
@@ -77,4 +77,4 @@ def closure(path):
             modules |= {module for name in read for module in places().get(name, ())}
         first_party = [name for name in modules if name.split(".")[0] in PACKAGES]
         waiting += [file for name in first_party if (file := file_of(name))]
-    return found
+    return files

@@ -116,7 +116,7 @@ def test_no_two_stages_write_the_same_path():
     """What one task writes for several stages is told apart by its parameters, which it checks."""
     outs = [(module(stage), out) for stage in GRAPH for out in listed(stage, "outs", "metrics", "plots")]
     pairs = itertools.permutations(outs, 2)
-    assert [(a, b) for (one, a), (other, b) in pairs if covers(a, b) and (one != other or a != b)] == []
+    assert [(a, b) for (first, a), (second, b) in pairs if covers(a, b) and (first != second or a != b)] == []
 
 
 def test_the_rules_of_imports_are_kept():
@@ -196,14 +196,14 @@ def test_no_objective_architecture_or_kind_of_task_is_named_where_code_decides()
         "plm_core/configs/architectures.py",
         "plm_core/training/size_presets.py",
     }
-    found = [
+    mentions = [
         f"{relative(path)}:{node.lineno}"
         for path in SOURCES
         if relative(path) not in tables and path.parent != ROOT / "plm_core/interchange"
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Constant) and node.value in names
     ]
-    assert found == []
+    assert mentions == []
 
 
 def named_files(path):
@@ -238,18 +238,18 @@ def test_no_task_imports_another_task():
 
 
 def test_every_file_says_what_it_is_and_no_file_of_the_core_catches_whatever_comes():
-    found = []
+    violations = []
     for path in SOURCES:
         if not ast.get_docstring(tree(path)):
-            found.append(f"{relative(path)}: no module docstring")
+            violations.append(f"{relative(path)}: no module docstring")
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ExceptHandler) and path.is_relative_to(ROOT / "plm_core"):
                 anything = getattr(node.type, "id", "") in ("Exception", "BaseException")
                 # But for one that lets go on what it does not know.
-                goes_on = any(isinstance(each, ast.Raise) and each.exc is None for each in ast.walk(node))
+                goes_on = any(isinstance(child, ast.Raise) and child.exc is None for child in ast.walk(node))
                 if node.type is None or (anything and not goes_on):
-                    found.append(f"{relative(path)}:{node.lineno}: catches anything")
-    assert found == []
+                    violations.append(f"{relative(path)}:{node.lineno}: catches anything")
+    assert violations == []
 
 
 def form(value):
@@ -266,7 +266,7 @@ def form(value):
 
 def test_one_statement_names_several_things_only_if_they_are_alike():
     """`rows, columns = len(a), len(b)` reads as one thought and `error, seconds = "", 0.0` as two; B, T are shapes."""
-    found = []
+    violations = []
     for path, node in ((file, node) for file in SOURCES for node in ast.walk(tree(file))):
         if (
             isinstance(node, ast.Assign)
@@ -276,13 +276,13 @@ def test_one_statement_names_several_things_only_if_they_are_alike():
             names = [ast.unparse(target) for target in node.targets[0].elts]
             shapes = all(len(name) == 1 and name.isupper() for name in names)
             if len(names) == len(node.value.elts) and not shapes and len({*map(form, node.value.elts)}) > 1:
-                found.append(f"{relative(path)}:{node.lineno}: {', '.join(names)}")
-    assert found == []
+                violations.append(f"{relative(path)}:{node.lineno}: {', '.join(names)}")
+    assert violations == []
 
 
 def test_the_rooms_of_the_core_are_told_as_they_are():
-    told = re.search(r"imports go down only:\n\n```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
-    rooms = [re.split(r"\s{2,}", line)[0].split(", ") for line in told.splitlines()]
+    diagram = re.search(r"imports go down only:\n\n```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
+    rooms = [re.split(r"\s{2,}", line)[0].split(", ") for line in diagram.splitlines()]
     contract = re.search(
         r'containers = \["plm_core"\]\nlayers = \[(.*?)\n\]', (ROOT / "pyproject.toml").read_text(), re.DOTALL
     )
@@ -306,12 +306,12 @@ def test_what_a_benchmark_imports_is_there(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("flows", "tasks", "plm_core"):
             module = importlib.import_module(node.module)
-            for name in (each.name for each in node.names):
+            for name in (alias.name for alias in node.names):
                 assert hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}"), name
 
 
 def test_no_file_mentions_a_path_of_a_machine():
     texts = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *ROOT.glob("*.*"), ROOT / "Makefile"]
     places = re.compile(r"(?<![\w.$}~-])/" + r"(work|root|home|Users|mnt)/\w")
-    found = [relative(p) for p in texts if p.is_file() and places.search(p.read_text(errors="replace"))]
-    assert found == []
+    files = [relative(p) for p in texts if p.is_file() and places.search(p.read_text(errors="replace"))]
+    assert files == []

@@ -41,8 +41,8 @@ def prose(page):
 
 def headings(page):
     """What links to the headings of a page are called."""
-    found = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in titles}
 
 
 def test_the_readme_is_short():
@@ -79,8 +79,8 @@ def test_who_follows_a_guide_passes_the_contracts_and_the_tests_that_it_changes(
 def blocks(language):
     """Each page with its blocks of code in a language."""
     for page in PAGES:
-        for found in re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-            yield pytest.param(found, id=f"{relative(page)}: {found.splitlines()[0]}")
+        for block in re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            yield pytest.param(block, id=f"{relative(page)}: {block.splitlines()[0]}")
 
 
 def lines(block):
@@ -127,17 +127,17 @@ def test_a_command_that_does_not_exist_is_found():
 
 @pytest.mark.parametrize("block", [*blocks("yaml")])
 def test_every_parameter_of_a_page_exists(block):
-    known = {"name", "reader", "size", "preset", "min", "max", *re.findall(r"^\| `(\w+)` \|", PARAMETERS, re.MULTILINE)}
+    keys = {"name", "reader", "size", "preset", "min", "max", *re.findall(r"^\| `(\w+)` \|", PARAMETERS, re.MULTILINE)}
     sections = yaml.safe_load((ROOT / "params.yaml").read_text())
     for section, content in yaml.safe_load(block).items():
         if section in sections:
-            assert unknown(content, known, section) == []
+            assert unknown(content, keys, section) == []
 
 
-def unknown(content, known, place):
+def unknown(content, keys, place):
     """The keys that no class of the reference has; what a team names itself stands one below these sections."""
     if not isinstance(content, dict):
-        return [name for item in content for name in unknown(item, known, place)] if isinstance(content, list) else []
+        return [name for item in content for name in unknown(item, keys, place)] if isinstance(content, list) else []
     named = place in (
         "sources",
         "examples",
@@ -153,8 +153,8 @@ def unknown(content, known, place):
         "metrics",
         "space",
     )
-    found = [] if named else [f"{place}.{key}" for key in content if key not in known]
-    return found + [name for key, value in content.items() for name in unknown(value, known, "" if named else key)]
+    undefined = [] if named else [f"{place}.{key}" for key in content if key not in keys]
+    return undefined + [name for key, value in content.items() for name in unknown(value, keys, "" if named else key)]
 
 
 def test_the_reference_pages_are_what_the_code_says():

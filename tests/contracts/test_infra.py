@@ -36,10 +36,10 @@ def test_containers_share_the_machines_network_and_are_asked_at_the_ports_of_the
     assert ports["PROXY_PORT"] == "8702"
     for service in SERVICES.values():
         assert (service["network_mode"], "ports" in service) == ("host", False)
-        read, _, asked = service["healthcheck"]["test"].partition(" && ")
+        read, _, probe = service["healthcheck"]["test"].partition(" && ")
         assert read == '. "$$TEAM/secrets/ports.env"'
-        assert set(re.findall(r"\$\$(\w+)", asked)) < set(ports)
-        assert not re.search(r"\b\d{4}\b", asked)
+        assert set(re.findall(r"\$\$(\w+)", probe)) < set(ports)
+        assert not re.search(r"\b\d{4}\b", probe)
 
 
 def test_containers_have_the_versions_of_the_lock():

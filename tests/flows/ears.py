@@ -53,6 +53,6 @@ def webhook(server: socketserver.BaseServer, path: str) -> str:
     return f"json://127.0.0.1:{server.server_address[1]}/{path}"
 
 
-def told(hook: socketserver.BaseServer) -> list[tuple[str, str]]:
+def messages(hook: socketserver.BaseServer) -> list[tuple[str, str]]:
     """The event and the first line of each message that the web server has heard."""
-    return [(said["title"].split()[1], said["message"].split("\n")[0]) for _, said in hook.heard]
+    return [(post["title"].split()[1], post["message"].split("\n")[0]) for _, post in hook.heard]

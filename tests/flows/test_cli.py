@@ -44,7 +44,7 @@ def test_help_of_every_command_imports_nothing_heavy():
         "try:\n    cli.main([*sys.argv[1:], '--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    commands = [[each.name or each.callback.__name__] for each in cli.app.registered_commands]
+    commands = [[entry.name or entry.callback.__name__] for entry in cli.app.registered_commands]
     for command in [[], *commands, ["tokenizer"], ["tokenizer", "compare"]]:
         done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]", command
@@ -52,12 +52,12 @@ def test_help_of_every_command_imports_nothing_heavy():
 
 
 def test_help_says_how_tokens_are_drawn_and_by_what_defaults(project):
-    said = " ".join(plm(project, "generate", "--help").stdout.split())
+    help_text = " ".join(plm(project, "generate", "--help").stdout.split())
     for field in fields(SamplingConfig):
         default = "until-end" if field.default is True else field.default
-        option = said.split(f" --{field.name.replace('_', '-')} ")[1].split("]")[0]
+        option = help_text.split(f" --{field.name.replace('_', '-')} ")[1].split("]")[0]
         assert option.endswith(f" [default: {default}"), field.name
-    assert "--no-until-end" in said
+    assert "--no-until-end" in help_text
 
 
 def test_a_command_line_that_says_too_little_or_too_much_ends_with_what_was_expected(project):
@@ -333,12 +333,12 @@ def test_a_server_ends_with_its_command(project, which, path, sent):
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(sent)
         process.wait()
-        wait_for(lambda: not any(alive(each.pid) for each in started))
+        wait_for(lambda: not any(alive(child.pid) for child in started))
         assert len(started) > 1
     finally:
-        for each in started:
+        for child in started:
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                child.kill()
         process.kill()
 
 

@@ -23,7 +23,7 @@ def test_what_is_the_gates_alone_is_left_to_it(tmp_path):
         ("promotion: {registered_model: team/plm}\n", r"promotion\.registered_model: found 'team/plm'; expected"),
     ],
 )
-def test_a_promotion_without_a_name_is_refused(tmp_path, section, said):
+def test_a_promotion_without_a_name_is_refused(tmp_path, section, message):
     (tmp_path / "params.yaml").write_text(TRACKING + section)
-    with pytest.raises(UserError, match=f"^{said}"):
+    with pytest.raises(UserError, match=f"^{message}"):
         flow_configs.read(tmp_path)

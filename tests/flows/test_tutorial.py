@@ -46,8 +46,8 @@ def test_the_tutorial_ends_with_a_served_champion(tmp_path):
     with (tmp_path / "output").open("w+") as output:
         done = subprocess.run(["bash", script], cwd=project, env=environment, stdout=output, stderr=output, check=False)
         output.seek(0)
-        told = output.read()
-    assert done.returncode == 0, told[-5000:]
-    assert "version 2 promoted: bits_per_byte is significantly better" in told
-    assert "version 1 is the champion again: users complain" in told
-    assert '"continuation"' in told
+        transcript = output.read()
+    assert done.returncode == 0, transcript[-5000:]
+    assert "version 2 promoted: bits_per_byte is significantly better" in transcript
+    assert "version 1 is the champion again: users complain" in transcript
+    assert '"continuation"' in transcript

@@ -132,13 +132,13 @@ def curve(paper):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_twenty_steps_give_the_recorded_numbers(paper):
-    found, golden = curve(paper), json.loads((FOLDER / f"{paper}.json").read_text())
-    assert len(found) == len(golden) == 20
-    for step, (one, other) in enumerate(zip(found, golden, strict=True), start=1):
-        assert one.keys() == other.keys()
-        for name, value in other.items():
+    measured, golden = curve(paper), json.loads((FOLDER / f"{paper}.json").read_text())
+    assert len(measured) == len(golden) == 20
+    for step, (actual, recorded) in enumerate(zip(measured, golden, strict=True), start=1):
+        assert actual.keys() == recorded.keys()
+        for name, value in recorded.items():
             expected = value if value is None else pytest.approx(value, rel=1e-10, abs=0)
-            assert one[name] == expected, f"{name} of step {step}"
+            assert actual[name] == expected, f"{name} of step {step}"
     assert golden[-1]["valid_loss"] < golden[4]["valid_loss"]
 
 

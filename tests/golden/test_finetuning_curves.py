@@ -39,12 +39,12 @@ CASES = {
 def rows(sequences, count, number):
     """Examples whose class (an int), or number (a float), is told by their third token."""
     draw = np.random.Generator(np.random.PCG64(3))
-    found = []
+    examples = []
     for _ in range(count):
         ids = draw.integers(7, 37, draw.integers(4, 12)).tolist()
         segments = [0] * 3 + [1] * (len(ids) - 3)
-        found.append(Row([Written(ids, segments), Written(ids[::-1], segments)][:sequences], number(ids[2] % 3)))
-    return found
+        examples.append(Row([Written(ids, segments), Written(ids[::-1], segments)][:sequences], number(ids[2] % 3)))
+    return examples
 
 
 def curve(paper, objective, kind, sequences, auxiliary):
@@ -76,8 +76,8 @@ def curve(paper, objective, kind, sequences, auxiliary):
 @pytest.mark.parametrize("case", CASES)
 def test_ten_steps_of_fine_tuning_give_the_recorded_numbers(case):
     golden = json.loads(FILE.read_text())[case]
-    found = curve(*CASES[case])
-    assert np.array(found) == pytest.approx(np.array(golden), rel=1e-10, abs=0)
+    measured = curve(*CASES[case])
+    assert np.array(measured) == pytest.approx(np.array(golden), rel=1e-10, abs=0)
     assert golden[-1][0] < golden[0][0]
 
 

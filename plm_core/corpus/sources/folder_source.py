@@ -71,8 +71,8 @@ class Folder(Records):
             elif kind in formats:
                 files.append(path)
         if self.pattern != EVERY and root.is_dir():  # which may also lead through links
-            found = sorted(path for path in root.glob(self.pattern) if path.is_file())
-            files = [path for path in found if format_of(path) in formats and not _hidden(path, root)]
+            matching = sorted(path for path in root.glob(self.pattern) if path.is_file())
+            files = [path for path in matching if format_of(path) in formats and not _hidden(path, root)]
         if hidden:
             names = listed(sorted(set(hidden)))
             warnings.warn(f"{root}: {len(hidden)} hidden files are not read ({names})", stacklevel=2)

@@ -82,14 +82,14 @@ class Hub(Records):
     def read(self) -> Iterator[Document | Quarantined]:
         """As ``Source.read``; also UserError if the hub has no such dataset, commit, configuration or split."""
 
-        def found() -> Iterator[tuple[str, str, Record]]:
+        def documents() -> Iterator[tuple[str, str, Record]]:
             manifest = read_pin(HubManifest, Path(self.input))
             rows = hub_rows(manifest, manifest.config, manifest.split, Path(self.input))
             for number, row in enumerate(rows, start=1):
                 record = Record(number, within(row, self.max_record_bytes))
                 yield f"{manifest.dataset}@{manifest.revision}:{number}", str(number), record
 
-        return documents_of(found(), self)
+        return documents_of(documents(), self)
 
 
 def read_pin(cls: type[Pin], path: Path) -> Pin:

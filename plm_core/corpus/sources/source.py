@@ -104,8 +104,8 @@ def _document(record: Record, identity: object, place: str, source: Records) -> 
     if not isinstance(row, str):
         text = row.get(source.text_field)
         if not isinstance(text, str):
-            found = f"found {type(text).__name__}" if source.text_field in row else f"it has {', '.join(sorted(row))}"
-            why = f"no text in the field {source.text_field!r} ({found}; text_field of its source)"
+            problem = f"found {type(text).__name__}" if source.text_field in row else f"it has {', '.join(sorted(row))}"
+            why = f"no text in the field {source.text_field!r} ({problem}; text_field of its source)"
             raise Refused("missing_text", why)
         identity = identity if source.id_field is None else row.get(source.id_field)
         if not isinstance(identity, str | int) or isinstance(identity, bool) or identity == "":

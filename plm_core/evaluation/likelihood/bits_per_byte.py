@@ -70,6 +70,6 @@ def _segments(model: Any, sequences: Sequence[torch.Tensor]) -> list[float]:
         inputs, attention_mask = segment.ids[:, :-1], segment.attention_mask[:, :-1]
         hidden, memory = model.read_with_memory(inputs, attention_mask, memory.first(len(inputs)))
         memory = memory.last(model.config.memory)
-        for text, found in zip(segment.live, segment.nats(model, hidden), strict=True):
-            nats[text].append(found)
-    return [math.fsum(found) for found in nats]
+        for text, segment_nats in zip(segment.live, segment.nats(model, hidden), strict=True):
+            nats[text].append(segment_nats)
+    return [math.fsum(segment_nats) for segment_nats in nats]

@@ -185,9 +185,9 @@ def read_in_batches(
     for shape, places in alike.items():
         rows = max(1, positions // shape[0])
         for some in (places[i : i + rows] for i in range(0, len(places), rows)):
-            for (text, *_), found in zip(some, nats_of(shape, some).tolist(), strict=True):
-                nats[text].append(found)
-    return [math.fsum(each) for each in nats]
+            for (text, *_), row_nats in zip(some, nats_of(shape, some).tolist(), strict=True):
+                nats[text].append(row_nats)
+    return [math.fsum(text_nats) for text_nats in nats]
 
 
 @torch.no_grad()

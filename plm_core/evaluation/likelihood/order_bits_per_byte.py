@@ -73,9 +73,9 @@ def _nats(model: Any, sequences: Sequence[torch.Tensor], draws: Sequence[np.rand
         memory = memory.first(len(sizes))
         hidden = model(segment.ids, order.to(segment.ids.device), memory=memory, queries=queries)
         memory = memory.extended(hidden.states, segment.attention_mask).last(most)
-        for text, found in zip(segment.live, segment.nats(model, hidden.query), strict=True):
-            nats[text].append(found)
-    return [math.fsum(found) for found in nats]
+        for text, segment_nats in zip(segment.live, segment.nats(model, hidden.query), strict=True):
+            nats[text].append(segment_nats)
+    return [math.fsum(segment_nats) for segment_nats in nats]
 
 
 def _order(size: int, given: int, draw: np.random.Generator | None) -> np.ndarray:

@@ -42,8 +42,8 @@ def test_each_expectation_by_hand():
         Check("f", "direction", "not good", None, "other", "t1"),
         Check("g", "direction", "goodish", None, "other", "a"),
     ]
-    found = examined(SST2, checks, TEST, [1.0, 0.0], words)
-    assert found == [
+    judged = examined(SST2, checks, TEST, [1.0, 0.0], words)
+    assert judged == [
         Judged("a", "plain", "positive", "positive", 1),
         Judged("b", "negation", "negative", "negative", 1),
         Judged("c", "negation", "negative", "positive", 0),
@@ -52,7 +52,7 @@ def test_each_expectation_by_hand():
         Judged("f", "direction", "not positive", "negative", 1),
         Judged("g", "direction", "not positive", "positive", 0),
     ]
-    assert counted(found) == {
+    assert counted(judged) == {
         **{"checks/plain/asked": 1, "checks/plain/failed": 0, "checks/negation/asked": 2, "checks/negation/failed": 1},
         **{
             "checks/typos/asked": 2,
@@ -64,8 +64,8 @@ def test_each_expectation_by_hand():
 
 
 def test_the_answer_that_is_compared_is_the_models_own_not_the_label():
-    (found,) = examined(SST2, [Check("a", "typos", "bda", None, "same", "t2")], TEST, [0.0, 1.0], words)
-    assert (found.expected, found.answered, found.passed) == ("positive", "negative", 0)
+    (judged,) = examined(SST2, [Check("a", "typos", "bda", None, "same", "t2")], TEST, [0.0, 1.0], words)
+    assert (judged.expected, judged.answered, judged.passed) == ("positive", "negative", 0)
 
 
 def test_what_is_compared_to_an_example_outside_the_sample_is_left_out_with_what_hangs_on_it():
@@ -74,13 +74,13 @@ def test_what_is_compared_to_an_example_outside_the_sample_is_left_out_with_what
         Check("b", "typos", "y", None, "other", "a"),
         Check("c", "plain", "bad", None, "label", "negative"),
     ]
-    asked = []
+    asked_ids = []
 
     def ask(examples):
-        asked.extend(e.id for e in examples)
+        asked_ids.extend(e.id for e in examples)
         return words(examples)
 
-    assert [one.id for one in examined(SST2, checks, TEST[:1], [1.0], ask)] == asked == ["c"]
+    assert [check.id for check in examined(SST2, checks, TEST[:1], [1.0], ask)] == asked_ids == ["c"]
     assert examined(SST2, checks[:1], TEST[:1], [1.0], lambda _: pytest.fail("nothing to ask")) == []
 
 
@@ -89,9 +89,9 @@ def test_numbers_are_the_same_within_a_twentieth_of_the_span(answer, passed):
     test = [Example("t", "a", "b", 1.0), Example("u", "a", "c", 2.0)]
     checks = [Check("s", "swapped", "b", "a", "same", "t"), Check("o", "other", "b", "a", "other", "t")]
     checks.append(Check("l", "twice", "b", "b", "label", 2.0))
-    found = examined(STSB, checks, test, [2.0, 3.0], lambda some: [answer] * len(some))
-    assert [one.passed for one in found] == [passed, 1 - passed, passed]
-    assert found[0].answered == f"{answer:.4g}"
+    judged = examined(STSB, checks, test, [2.0, 3.0], lambda some: [answer] * len(some))
+    assert [check.passed for check in judged] == [passed, 1 - passed, passed]
+    assert judged[0].answered == f"{answer:.4g}"
 
 
 def test_checks_survive_their_file_and_a_line_without_an_id_has_its_number(tmp_path):
@@ -104,7 +104,7 @@ def test_checks_survive_their_file_and_a_line_without_an_id_has_its_number(tmp_p
     write_checks(path, checks)
     assert read_checks(path, SST2, ["t1"]) == checks
     path.write_text('{"check": "plain", "a": "x", "expect": {"label": "negative"}}\n')
-    assert [one.id for one in read_checks(path, SST2, [], "own")] == ["own-1"]
+    assert [check.id for check in read_checks(path, SST2, [], "own")] == ["own-1"]
 
 
 GOOD = {"id": "a", "check": "plain", "a": "x", "expect": {"label": "negative"}}
@@ -155,16 +155,16 @@ def examples(task, count=9):
 @pytest.mark.parametrize("name", TASKS)
 def test_the_files_written_by_hand_are_checks_of_their_tasks(tmp_path, name):
     task = TASKS[name].task
-    found = checks_of(task, examples(task), tmp_path)
-    assert len({one.id for one in found}) == len(found)
-    assert all((one.b is not None) == (name in PAIRED) for one in found)
-    by_hand = [one for one in found if one.id.startswith("check-")]
+    checks = checks_of(task, examples(task), tmp_path)
+    assert len({check.id for check in checks}) == len(checks)
+    assert all((check.b is not None) == (name in PAIRED) for check in checks)
+    by_hand = [check for check in checks if check.id.startswith("check-")]
     assert bool(by_hand) == (HERE / f"{name}.jsonl").is_file()
     # A model that gives one answer to all fails as many as pass: no check can be passed by heart.
-    shares = Counter(one.of for one in by_hand)
+    shares = Counter(check.of for check in by_hand)
     assert len(set(shares.values())) <= 1
     assert len(shares) in (0, 2, 3)
-    texts = Counter((one.a, one.b) for one in by_hand)
+    texts = Counter((check.a, check.b) for check in by_hand)
     assert not [text for text, n in texts.items() if n > 1]
 
 
@@ -175,22 +175,26 @@ def test_every_file_is_of_a_task():
 @given(st.text(alphabet="abc ,.é", max_size=60))
 def test_a_typo_swaps_two_neighbouring_letters_within_a_word(tmp_path_factory, text):
     task = TASKS["sst2"].task
-    found = [
-        one for one in checks_of(task, [Example("t", text, None, 0)], tmp_path_factory.getbasetemp()) if one.of == "t"
+    checks = [
+        check
+        for check in checks_of(task, [Example("t", text, None, 0)], tmp_path_factory.getbasetemp())
+        if check.of == "t"
     ]
     words = "".join(c if c.isalpha() else " " for c in text).split()
-    assert bool(found) == any(len(word) > 3 and len(set(word[1:-1])) > 1 for word in words)
-    for one in found:
-        (first, second) = [i for i, (x, y) in enumerate(zip(text, one.a, strict=True)) if x != y]
+    assert bool(checks) == any(len(word) > 3 and len(set(word[1:-1])) > 1 for word in words)
+    for check in checks:
+        (first, second) = [i for i, (x, y) in enumerate(zip(text, check.a, strict=True)) if x != y]
         assert second == first + 1
-        assert (one.a[first], one.a[second]) == (text[second], text[first])
+        assert (check.a[first], check.a[second]) == (text[second], text[first])
         assert text[first - 1 : second + 2].isalpha()
-        assert (one.check, one.expect) == ("typos", "same")
+        assert (check.check, check.expect) == ("typos", "same")
 
 
 def test_rules_are_of_the_tasks_for_which_they_hold_and_no_more_than_so_many(tmp_path):
     rules = {
-        name: Counter(one.check for one in checks_of(row.task, examples(row.task, 300), tmp_path) if "/" in one.id)
+        name: Counter(
+            check.check for check in checks_of(row.task, examples(row.task, 300), tmp_path) if "/" in check.id
+        )
         for name, row in TASKS.items()
     }
     assert rules["cola"] == {}
@@ -204,8 +208,8 @@ def test_rules_are_of_the_tasks_for_which_they_hold_and_no_more_than_so_many(tmp
 
 def test_swapped_texts_are_those_of_the_example_the_other_way_round(tmp_path):
     task = TASKS["stsb"].task
-    (one,) = [c for c in checks_of(task, [Example("t", "so", "as", 1.0)], tmp_path) if c.check == "swapped texts"]
-    assert (one.a, one.b, one.expect, one.of) == ("as", "so", "same", "t")
+    (check,) = [c for c in checks_of(task, [Example("t", "so", "as", 1.0)], tmp_path) if c.check == "swapped texts"]
+    assert (check.a, check.b, check.expect, check.of) == ("as", "so", "same", "t")
 
 
 def test_more_examples_move_no_check_but_out(tmp_path):
@@ -220,7 +224,7 @@ def test_more_examples_move_no_check_but_out(tmp_path):
 def test_a_teams_own_checks_stand_behind_those_written_by_hand(tmp_path):
     (tmp_path / "checks.jsonl").write_text('{"check": "irony", "a": "great , again", "expect": {"other": "t3"}}\n')
     task = TASKS["sst2"].task
-    (own,) = [one for one in checks_of(task, examples(task), tmp_path) if one.check == "irony"]
+    (own,) = [check for check in checks_of(task, examples(task), tmp_path) if check.check == "irony"]
     assert (own.id, own.expect, own.of) == ("own-1", "other", "t3")
 
 

@@ -28,11 +28,11 @@ EXAMPLES = st.lists(st.integers(0, 10**6), unique=True, max_size=99).map(
 )
 def test_additions_only_push_out_and_the_order_of_delivery_is_nothing(old, new, most, order):
     before = sample(old, most)
-    known = {e.id for e in old}
-    everything = old + [e for e in new if e.id not in known]
+    old_ids = {e.id for e in old}
+    everything = old + [e for e in new if e.id not in old_ids]
     after = sample(everything, most)
     assert len(after) == min(most, len(everything))
-    assert [e for e in after if e.id in known] == before[: sum(e.id in known for e in after)]
+    assert [e for e in after if e.id in old_ids] == before[: sum(e.id in old_ids for e in after)]
     assert sample(order.sample(everything, len(everything)), most) == after
 
 

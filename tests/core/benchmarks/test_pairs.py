@@ -33,11 +33,11 @@ def pairs_of(rule, text):
 
 @given(TEXTS, st.sampled_from(list(RULES)))
 def test_the_good_text_was_written_and_the_bad_one_is_another_and_the_same_every_time(text, rule):
-    found = pairs_of(rule, text)
-    for good, bad in found:
+    pairs = pairs_of(rule, text)
+    for good, bad in pairs:
         assert good in text
         assert bad != good
-    assert pairs_of(rule, text) == found
+    assert pairs_of(rule, text) == pairs
 
 
 @given(TEXTS)
@@ -47,19 +47,19 @@ def test_agreement_changes_one_word_into_its_other_number(text):
         ("determiner_agreement", {"this", "these"}),
     ):
         for good, bad in pairs_of(rule, text):
-            ((one, other),) = [pair for pair in zip(good.split(), bad.split(), strict=True) if pair[0] != pair[1]]
-            assert one in words
-            assert OTHER[one] == other
+            ((word, other),) = [pair for pair in zip(good.split(), bad.split(), strict=True) if pair[0] != pair[1]]
+            assert word in words
+            assert OTHER[word] == other
 
 
 @given(TEXTS)
 def test_word_order_turns_four_neighbours_round(text):
     for good, bad in pairs_of("word_order", text):
-        one, other = good.split(), bad.split()
-        places = [i for i in range(len(one)) if one[i] != other[i]]
-        first = next(i for i in range(len(one) - 3) if one[:i] + one[i : i + 4][::-1] + one[i + 4 :] == other)
+        right, wrong = good.split(), bad.split()
+        places = [i for i in range(len(right)) if right[i] != wrong[i]]
+        first = next(i for i in range(len(right) - 3) if right[:i] + right[i : i + 4][::-1] + right[i + 4 :] == wrong)
         assert all(first <= place < first + 4 for place in places)
-        assert all(word.isalpha() and word.islower() for word in one[first : first + 4])
+        assert all(word.isalpha() and word.islower() for word in right[first : first + 4])
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_a_passage_begins_with_the_sentence_of_the_first_mention_and_sentences_e
 
 
 def test_a_sentence_or_passage_that_is_too_long_gives_no_pair():
-    for words, found in ((40, 1), (41, 0)):
-        assert len(pairs_of("verb_agreement", f"It is {' '.join(['so'] * (words - 2))}.")) == found
-    for words, found in ((60, 1), (61, 0)):
+    for words, count in ((40, 1), (41, 0)):
+        assert len(pairs_of("verb_agreement", f"It is {' '.join(['so'] * (words - 2))}.")) == count
+    for words, count in ((60, 1), (61, 0)):
         text = f"We were in Mexico. {' '.join(['So'] * (words - 8))}. We were in Mexico.\n\nWe were in Peru."
-        assert len(pairs_of("mentions", text)) == found
+        assert len(pairs_of("mentions", text)) == count
 
 
 @pytest.fixture
@@ -113,11 +113,11 @@ def splits(tmp_path, documents):
 
 
 def test_pairs_of_documents_know_their_document_and_their_rule(splits, documents):
-    found, left_out = read_pairs("own", PairsConfig(str(splits), ["word_order", "mentions", "word_order"]))
+    pairs, left_out = read_pairs("own", PairsConfig(str(splits), ["word_order", "mentions", "word_order"]))
     assert left_out == []
-    assert {pair.paradigm for pair in found} == {"word_order"}  # made-up prose has no names
-    assert {pair.group for pair in found} == {document.id for document in documents}
-    assert len({pair.id for pair in found}) == len(found)
+    assert {pair.paradigm for pair in pairs} == {"word_order"}  # made-up prose has no names
+    assert {pair.group for pair in pairs} == {document.id for document in documents}
+    assert len({pair.id for pair in pairs}) == len(pairs)
 
 
 def test_so_many_of_each_paradigm_are_kept_and_a_new_document_moves_few(splits, documents):
@@ -142,17 +142,17 @@ def test_files_of_ones_own_and_of_blimp_are_read(tmp_path):
     (tmp_path / "a.jsonl").write_text(rows(*own))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(rows(blimp, blimp).encode()))
     (tmp_path / "README.txt").write_text("no pairs")
-    found, _ = read_pairs("mine", PairsConfig(str(tmp_path)))
-    assert found == [
+    pairs, _ = read_pairs("mine", PairsConfig(str(tmp_path)))
+    assert pairs == [
         Pair("order-1", "A b.", "B a.", "order", "g"),
         Pair("pair-1", "A.", "B."),
         Pair("pair-2", "C.", "D.", "pair"),
         Pair("agreement-1", "It is.", "It are.", "agreement"),
         Pair("agreement-2", "It is.", "It are.", "agreement"),
     ]
-    write_pairs(tmp_path / "made.jsonl", found)
-    assert load_pairs(tmp_path / "made.jsonl") == found
-    assert len({pair.sha256 for pair in found}) == 4
+    write_pairs(tmp_path / "made.jsonl", pairs)
+    assert load_pairs(tmp_path / "made.jsonl") == pairs
+    assert len({pair.sha256 for pair in pairs}) == 4
 
 
 def test_a_prefix_stands_before_both_texts_and_changes_neither_the_choice_nor_the_names(splits):
@@ -165,16 +165,16 @@ def test_a_prefix_stands_before_both_texts_and_changes_neither_the_choice_nor_th
 def test_hidden_files_of_a_folder_of_pairs_are_left_out_and_told(tmp_path):
     for name in ("a.jsonl", "._a.jsonl"):
         (tmp_path / name).write_text('{"good": "A.", "bad": "B."}\n')
-    found, left_out = read_pairs("own", PairsConfig(str(tmp_path)))
-    assert (len(found), left_out) == (1, [f"{tmp_path}/._a.jsonl: hidden, and not read"])
+    pairs, left_out = read_pairs("own", PairsConfig(str(tmp_path)))
+    assert (len(pairs), left_out) == (1, [f"{tmp_path}/._a.jsonl: hidden, and not read"])
 
 
 def test_the_pairs_of_blimp_that_are_none_are_left_out_and_told(tmp_path):
     (tmp_path / "a.jsonl").write_text(
         rows(*({"sentence_good": text, "sentence_bad": "Same.", "UID": "x"} for text in ("Same. ", "Other.")))
     )
-    found, left_out = read_pairs("blimp", PairsConfig(str(tmp_path / "a.jsonl")))
-    assert [pair.id for pair in found] == ["x-2"]
+    pairs, left_out = read_pairs("blimp", PairsConfig(str(tmp_path / "a.jsonl")))
+    assert [pair.id for pair in pairs] == ["x-2"]
     assert left_out == [f"{tmp_path}/a.jsonl:1: both sentences of the pair are the same"]
 
 

@@ -36,8 +36,8 @@ def test_texts_stand_in_the_prompt_as_they_are(a, b):
 
 
 def test_of_what_follows_and_what_it_follows_the_words_between_which_it_does_are_told():
-    asked = PROMPTS["next"].ask(Example("i", "a b c d", "e f g h", 1), 2)
-    assert asked == "First: c d\nThen: e f\nDoes it follow?"
+    prompt = PROMPTS["next"].ask(Example("i", "a b c d", "e f g h", 1), 2)
+    assert prompt == "First: c d\nThen: e f\nDoes it follow?"
     assert PROMPTS["rte"].ask(Example("i", "a b c d", "e f g h", 1), 2).startswith("a b\nClaim: e f\n")
 
 
@@ -93,11 +93,11 @@ def made(labels):
     return [Example(f"t{i}", f"a{i}", f"b{i}", label) for i, label in enumerate(labels)]
 
 
-@given(labels=LABELS, asked=st.integers(0, 20), example=st.integers(0, 99), seed=st.integers(0, 5))
-def test_classes_take_turns_while_they_have_examples_left(labels, asked, example, seed):
+@given(labels=LABELS, most=st.integers(0, 20), example=st.integers(0, 99), seed=st.integers(0, 5))
+def test_classes_take_turns_while_they_have_examples_left(labels, most, example, seed):
     train = made(labels)
-    drawn = Shots(train, seed).draw(Example(f"e{example}", "x", None, 0), asked)
-    assert len(drawn) == min(asked, len(train))
+    drawn = Shots(train, seed).draw(Example(f"e{example}", "x", None, 0), most)
+    assert len(drawn) == min(most, len(train))
     assert len({shot.id for shot in drawn}) == len(drawn)
     assert set(drawn) <= set(train)
     counts, there = Counter(shot.label for shot in drawn), Counter(labels)

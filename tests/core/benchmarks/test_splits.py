@@ -119,19 +119,19 @@ def test_texts_connect_over_a_third_in_either_place():
 
 
 def test_what_is_asked_of_many_or_is_short_is_nothing_in_common():
-    asked = [Example(f"e{i}", sentence(i), "Is it good or bad, would you say?", 0) for i in range(40)]
+    questions = [Example(f"e{i}", sentence(i), "Is it good or bad, would you say?", 0) for i in range(40)]
     named = [Example(f"e{i}", sentence(i), "the food", 0) for i in range(3)]
     chosen = [Example(f"e{i}", sentence(i), None, 0, choices=(sentence("yes"), sentence("no"))) for i in range(3)]
-    for examples in (asked, named, chosen):
+    for examples in (questions, named, chosen):
         assert grouped(examples) == examples
     texts = ["我们的账单有误，请再寄一份。", "食物"] * 2
-    found = grouped([Example(f"e{i}", text, None, 0) for i, text in enumerate(texts)])
-    assert [e.group for e in found] == ["e0", "", "e0", ""]
+    result = grouped([Example(f"e{i}", text, None, 0) for i, text in enumerate(texts)])
+    assert [e.group for e in result] == ["e0", "", "e0", ""]
 
 
 def test_a_group_that_is_known_stays_and_takes_nobody_in():
-    known = pairs((0, (1, 2)), (1, (1, 2)), group="speech")
-    assert grouped([*known, *pairs((2, (1, 2)))]) == [*known, *pairs((2, (1, 2)))]
+    speech = pairs((0, (1, 2)), (1, (1, 2)), group="speech")
+    assert grouped([*speech, *pairs((2, (1, 2)))]) == [*speech, *pairs((2, (1, 2)))]
     assert grouped([]) == []
 
 
@@ -139,11 +139,11 @@ def test_a_group_that_is_known_stays_and_takes_nobody_in():
 def test_the_groups_are_the_same_in_any_order(texts, draw):
     examples = [Example(f"e{i}", sentence(a), sentence(b), 0) for i, (a, b) in enumerate(texts)]
 
-    def together(found):
+    def together(rows):
         members = {}
-        for example in found:
+        for example in rows:
             members.setdefault(example.group or example.id, set()).add(example.id)
-        return {frozenset(each) for each in members.values()}
+        return {frozenset(ids) for ids in members.values()}
 
     shuffled = random.Random(draw.random()).sample(examples, len(examples))
     assert together(grouped(examples)) == together(grouped(shuffled))

@@ -25,9 +25,9 @@ def text(seed, length):
 
 
 def examples(*texts, **config):
-    found = Examples(DecontaminateConfig(**config))
-    found.add([("quiz", f"q{i}", one) for i, one in enumerate(texts)])
-    return found.index()
+    collected = Examples(DecontaminateConfig(**config))
+    collected.add([("quiz", f"q{i}", question) for i, question in enumerate(texts)])
+    return collected.index()
 
 
 def document(*paragraphs, name="d"):
@@ -58,9 +58,9 @@ def test_an_example_may_be_spread_over_paragraphs():
 def test_the_threshold_is_a_share_of_the_examples_ngrams():
     question = text(1, 32)  # 20 n-grams of 13 words
     half = " ".join(question.split()[:22])  # 10 of them
-    for overlap, found in ((0.0, True), (0.5, True), (0.51, False), (1.0, False)):
+    for overlap, removed in ((0.0, True), (0.5, True), (0.51, False), (1.0, False)):
         ((_, _, hits),) = decontaminate([document(f"{half} {text(2, 30)}")], examples(question, overlap=overlap))
-        assert [hit.overlap for hit in hits] == ([0.5] if found else [])
+        assert [hit.overlap for hit in hits] == ([0.5] if removed else [])
     # Even the lowest threshold wants one n-gram.
     twelve = " ".join(question.split()[:12])
     ((_, _, hits),) = decontaminate([document(f"{twelve} {text(2, 30)}")], examples(question, overlap=0.0))
@@ -86,28 +86,30 @@ def test_short_examples_are_looked_for_whole_unless_they_are_too_short(length):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 8), max_size=4), max_size=6), st.sets(st.integers(0, 8)))
-def test_documents_together_are_as_each_alone_and_nothing_is_lost(texts, asked):
+def test_documents_together_are_as_each_alone_and_nothing_is_lost(texts, leaked):
     documents = [document(*(text(i, 25) for i in paragraphs), name=f"d{n}") for n, paragraphs in enumerate(texts)]
-    looked_for = examples(*(text(i, 25) for i in sorted(asked)))
+    looked_for = examples(*(text(i, 25) for i in sorted(leaked)))
     results = list(decontaminate(documents, looked_for))
-    assert results == [result for one in documents for result in decontaminate([one], looked_for)]
+    assert results == [result for single in documents for result in decontaminate([single], looked_for)]
     for paragraphs, (kept, removals, hits) in zip(texts, results, strict=True):
-        assert [i for i in paragraphs if i not in asked] == [
+        assert [i for i in paragraphs if i not in leaked] == [
             i for paragraph in kept.text.split("\n\n") for i in range(9) if paragraph == text(i, 25)
         ]
-        assert [r.paragraph for r in removals] == [n for n, i in enumerate(paragraphs) if i in asked]
-        assert {hit.example for hit in hits} == {f"q{sorted(asked).index(i)}" for i in paragraphs if i in asked}
+        assert [r.paragraph for r in removals] == [n for n, i in enumerate(paragraphs) if i in leaked]
+        assert {hit.example for hit in hits} == {f"q{sorted(leaked).index(i)}" for i in paragraphs if i in leaked}
 
 
 def test_examples_are_looked_for_some_at_a_time(monkeypatch):
     monkeypatch.setattr(decontamination, "WORDS_AT_ONCE", 50)
     monkeypatch.setattr(shingles, "CHARACTERS_AT_ONCE", 100)
-    asked = [("quiz", f"q{i}", text(i, 20)) for i in range(7)]
-    parts = list(decontamination.in_groups(iter(asked), DecontaminateConfig()))
+    questions = [("quiz", f"q{i}", text(i, 20)) for i in range(7)]
+    parts = list(decontamination.in_groups(iter(questions), DecontaminateConfig()))
     assert [(len(part), part.words) for part in parts] == [(3, 60), (3, 60), (1, 20)]
     whole = [document(*(text(i, 20) for i in range(9)))]
-    hits = [hit.example for part in parts for _, _, found in decontaminate(whole, part.index()) for hit in found]
-    assert hits == [name for _, name, _ in asked]
+    hits = [
+        hit.example for part in parts for _, _, part_hits in decontaminate(whole, part.index()) for hit in part_hits
+    ]
+    assert hits == [name for _, name, _ in questions]
 
 
 def test_a_page_of_a_long_example_is_found():
@@ -126,7 +128,7 @@ def test_what_many_examples_share_is_looked_for_once():
     looked_for = examples(*(f"{notice} {text(i, 40)}" for i in range(2, 99)))
     ((_, _, hits),) = decontaminate([document(notice)], looked_for)
     assert [hit.example for hit in hits] == ["q0"]
-    own = [hit.example for _, _, found in decontaminate([document(text(50, 40))], looked_for) for hit in found]
+    own = [hit.example for _, _, own_hits in decontaminate([document(text(50, 40))], looked_for) for hit in own_hits]
     assert own == ["q48"]
 
 
@@ -139,9 +141,9 @@ def test_processes_share_an_index_in_memory_and_find_what_it_finds(tmp_path, cou
     arrays = [*vars(shared).values(), *(array for table in shared.tables.values() for array in vars(table).values())]
     assert {type(array) for array in arrays if isinstance(array, np.ndarray)} == {np.memmap}
     documents = [document(text(i, 20)) for i in range(5)]
-    found = list(decontaminate(documents, shared))
-    assert found == list(decontaminate(documents, looked_for.index()))
-    assert sum(len(hits) for _, _, hits in found) == count
+    results = list(decontaminate(documents, shared))
+    assert results == list(decontaminate(documents, looked_for.index()))
+    assert sum(len(hits) for _, _, hits in results) == count
 
 
 def given_file(path, content):

@@ -35,8 +35,8 @@ def run(corpus, tmp_path_factory, **config):
         patch.setattr(module, "PART_BYTES", 1)
         write_documents(folder / "x.parquet", sorted(corpus, key=lambda d: d.id))
         parts = parts_of([folder / "x.parquet"])
-    found = deduplicate(parts, DeduplicateConfig(**config), Pool(folder / "pool", 1))
-    return [document for part in found for document in without_repeats(part)]
+    deduplicated = deduplicate(parts, DeduplicateConfig(**config), Pool(folder / "pool", 1))
+    return [document for part in deduplicated for document in without_repeats(part)]
 
 
 def test_a_document_that_repeats_another_is_removed_with_the_one_that_it_repeats(tmp_path_factory):
@@ -47,10 +47,10 @@ def test_a_document_that_repeats_another_is_removed_with_the_one_that_it_repeats
         document("c", paragraph(1, changed=1), a[1]),
         document("d", *b),
     ]
-    found = run(documents, tmp_path_factory)
-    assert [d.document for d in found] == [documents[0], *(document(n) for n in "bc"), documents[3]]
-    assert [d.group for d in found] == ["a", "a", "a", "d"]
-    (exact,), (near,) = found[1].removals, found[2].removals
+    results = run(documents, tmp_path_factory)
+    assert [d.document for d in results] == [documents[0], *(document(n) for n in "bc"), documents[3]]
+    assert [d.group for d in results] == ["a", "a", "a", "d"]
+    (exact,), (near,) = results[1].removals, results[2].removals
     assert (exact.document, exact.paragraph, exact.rule, exact.value) == ("b", None, "exact_duplicate", "a")
     assert exact.text == documents[1].text
     assert (near.rule, near.value) == ("near_duplicate", "a (similarity 0.98)")
@@ -63,9 +63,9 @@ def test_a_paragraph_is_kept_where_it_stands_first(tmp_path_factory):
         document("a", paragraph(3), often),
         document("c", often),
     ]
-    found = run(documents, tmp_path_factory, documents="off")
-    assert [d.document.text for d in found] == [BETWEEN.join([paragraph(3), often]), once, ""]
-    removed = [(r.document, r.paragraph, r.rule, r.value) for d in found for r in d.removals]
+    results = run(documents, tmp_path_factory, documents="off")
+    assert [d.document.text for d in results] == [BETWEEN.join([paragraph(3), often]), once, ""]
+    removed = [(r.document, r.paragraph, r.rule, r.value) for d in results for r in d.removals]
     assert removed == [
         ("b", 0, "exact_duplicate", "a#1"),
         ("b", 2, "near_duplicate", "a#1 (similarity 0.96)"),
@@ -77,9 +77,9 @@ def test_a_removed_document_does_not_take_the_paragraphs_of_others(tmp_path_fact
     """The repeated paragraph of a document that goes is not "first": the copy in one that stays is kept."""
     own, shared = [paragraph(i) for i in range(1, 9)], paragraph(9, 30)
     documents = [document("a", *own), document("b", *own, shared), document("c", paragraph(20), shared)]
-    found = run(documents, tmp_path_factory)
-    assert found[1].removals[0].rule == "near_duplicate"
-    assert found[2].document == documents[2]
+    results = run(documents, tmp_path_factory)
+    assert results[1].removals[0].rule == "near_duplicate"
+    assert results[2].document == documents[2]
 
 
 PARAGRAPHS = st.sampled_from([paragraph(i, length) for i in range(4) for length in (3, 60)] + [paragraph(1, changed=1)])
@@ -89,8 +89,8 @@ PARAGRAPHS = st.sampled_from([paragraph(i, length) for i in range(4) for length 
 @given(st.lists(st.lists(PARAGRAPHS, min_size=1, max_size=4), max_size=6), st.randoms(use_true_random=False))
 def test_every_paragraph_is_kept_or_removed_whatever_the_order(tmp_path_factory, texts, shuffle):
     documents = [document(f"d{i}", *paragraphs) for i, paragraphs in enumerate(texts)]
-    found = run(documents, tmp_path_factory)
-    for before, after in zip(documents, found, strict=True):
+    results = run(documents, tmp_path_factory)
+    for before, after in zip(documents, results, strict=True):
         if after.removals and after.removals[0].paragraph is None:
             assert (after.document.text, after.removals[0].text) == ("", before.text)
             continue
@@ -99,11 +99,11 @@ def test_every_paragraph_is_kept_or_removed_whatever_the_order(tmp_path_factory,
         pieces = [removed[i] if i in removed else next(kept) for i in range(len(paragraphs_of(before.text)))]
         assert pieces == paragraphs_of(before.text)
         assert next(kept, None) is None
-    kept_texts = [text for d in found for text in paragraphs_of(d.document.text)]
+    kept_texts = [text for d in results for text in paragraphs_of(d.document.text)]
     assert len(set(kept_texts)) == len(kept_texts)
     mixed = list(documents)
     shuffle.shuffle(mixed)
-    assert run(mixed, tmp_path_factory) == found
+    assert run(mixed, tmp_path_factory) == results
 
 
 def test_same_side_beside_the_deduplication_of_paragraphs_is_refused():

@@ -125,11 +125,11 @@ def test_parts_are_the_documents_of_all_files_in_the_order_of_their_ids(tmp_path
         for path, group in zip(paths, groups, strict=True):
             write_documents(path, group)
         parts = parts_of(paths)
-    found = [list(part.documents()) for part in parts]
-    assert [document for part in found for document in part] == documents
+    contents = [list(part.documents()) for part in parts]
+    assert [document for part in contents for document in part] == documents
     if len(parts) > 1:
-        assert all(found)
-        assert [part.first for part in parts[1:]] == [part[0].id for part in found[1:]]
+        assert all(contents)
+        assert [part.first for part in parts[1:]] == [part[0].id for part in contents[1:]]
 
 
 def test_a_part_ends_when_it_is_large_enough_and_reads_no_more_than_it_must(tmp_path, monkeypatch):

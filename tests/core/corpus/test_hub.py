@@ -34,10 +34,10 @@ except UserError as error:
 class Hub(http.server.BaseHTTPRequestHandler):
     """As much of the hub's protocol as streaming one Parquet file of one commit needs; all else is not found."""
 
-    asked: list
+    paths: list
 
     def do_GET(self):
-        self.asked.append(self.path)
+        self.paths.append(self.path)
         path = self.path.split("?")[0]
         if path == f"/api/datasets/team/texts/revision/{COMMIT}":
             self.answer(json.dumps({"id": "team/texts", "sha": COMMIT, "siblings": [{"rfilename": "train.parquet"}]}))
@@ -71,7 +71,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 def hub():
     out = io.BytesIO()
     pq.write_table(pa.table(ROWS), out)
-    handler = type("Handler", (Hub,), {"data": out.getvalue(), "asked": []})
+    handler = type("Handler", (Hub,), {"data": out.getvalue(), "paths": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
@@ -90,16 +90,16 @@ def read(hub, tmp_path, project, **changes):
 
 
 def test_every_row_of_the_pinned_commit_is_a_document_or_quarantined(hub, tmp_path, project):
-    found = read(hub, tmp_path, project)
-    assert [(r["id"], r["text"], r["source"], r["metadata"]) for r in found if "id" in r] == [
+    records = read(hub, tmp_path, project)
+    assert [(r["id"], r["text"], r["source"], r["metadata"]) for r in records if "id" in r] == [
         ("web/1", "one two", f"team/texts@{COMMIT}:1", {"lang": "en", "stars": 1}),
         ("web/2", "", f"team/texts@{COMMIT}:2", {"lang": "de", "stars": 2}),
     ]
-    assert [(r["place"], r["reason"]) for r in found if "id" not in r] == [
+    assert [(r["place"], r["reason"]) for r in records if "id" not in r] == [
         (f"team/texts@{COMMIT}:3", "missing_text"),
         (f"team/texts@{COMMIT}:4", "too_long"),
     ]
-    files = [path for path in hub.RequestHandlerClass.asked if path.endswith(".parquet")]
+    files = [path for path in hub.RequestHandlerClass.paths if path.endswith(".parquet")]
     assert files
     assert all(f"/resolve/{COMMIT}/" in path for path in files)
 

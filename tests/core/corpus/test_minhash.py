@@ -42,8 +42,8 @@ def shingles(text, n=5):
 
 
 def jaccard(a, b):
-    one, other = shingles(a), shingles(b)
-    return len(one & other) / max(1, len(one | other))
+    left, right = shingles(a), shingles(b)
+    return len(left & right) / max(1, len(left | right))
 
 
 def sentence(draw, length=120):
@@ -64,26 +64,26 @@ def test_planted_pairs_are_found_and_nothing_else(tmp_path_factory):
     draw = random.Random(5)
     both = list(planted(draw, 600))
     texts = [text for pair in both for text in pair]
-    found = find(texts, tmp_path_factory)
+    duplicates = find(texts, tmp_path_factory)
     truth = np.array([jaccard(*pair) for pair in both])
-    joined = found.original[1::2] == found.original[::2]
+    joined = duplicates.original[1::2] == duplicates.original[::2]
     assert (truth >= 0.8).sum() > 200
     assert (truth < 0.75).sum() > 50
     # 1 - (1 - s^5)^16 is .998 at .8: of so many, a handful may be missed.
     assert joined[truth >= 0.8].mean() >= 0.97
     # Candidates are compared exactly: none is below the threshold, and what is said of it is its similarity.
     assert truth[joined].min() >= 0.75
-    assert found.similarity[1::2][joined] == pytest.approx(truth[joined])
+    assert duplicates.similarity[1::2][joined] == pytest.approx(truth[joined])
     # No text is joined with one of another pair.
-    assert ((found.original // 2) == np.arange(len(texts)) // 2).all()
+    assert ((duplicates.original // 2) == np.arange(len(texts)) // 2).all()
 
 
 def test_exact_copies_differ_in_case_and_white_space_at_most(tmp_path_factory):
     texts = ["One two three.", "four", "one  TWO\nthree.", "One two three!", "", "...", "", "!!!"]
-    found = find(texts, tmp_path_factory)
-    assert found.original.tolist() == [0, 1, 0, 0, 4, 5, 4, 7]
-    assert found.exact.tolist() == [True, True, True, False, True, True, True, True]
-    assert found.similarity.tolist() == [1.0] * 8
+    duplicates = find(texts, tmp_path_factory)
+    assert duplicates.original.tolist() == [0, 1, 0, 0, 4, 5, 4, 7]
+    assert duplicates.exact.tolist() == [True, True, True, False, True, True, True, True]
+    assert duplicates.similarity.tolist() == [1.0] * 8
     assert find([], tmp_path_factory).original.tolist() == []
 
 
@@ -97,9 +97,9 @@ def test_a_chain_of_near_duplicates_is_one_group_and_the_first_is_its_original(t
         chain.append(" ".join(tokens))
     assert jaccard(chain[0], chain[-1]) < 0.75
     texts = [" ".join(sentence(draw)), *reversed(chain)]
-    found = find(texts, tmp_path_factory)
-    assert found.original.tolist() == [0] + [1] * 6
-    assert found.similarity[-1] == pytest.approx(jaccard(chain[0], chain[-1]))
+    duplicates = find(texts, tmp_path_factory)
+    assert duplicates.original.tolist() == [0] + [1] * 6
+    assert duplicates.similarity[-1] == pytest.approx(jaccard(chain[0], chain[-1]))
 
 
 def test_many_copies_cost_no_pair_of_all_with_all_and_are_one_group(tmp_path_factory):
@@ -118,9 +118,9 @@ def test_groups_do_not_depend_on_the_order_of_texts(tmp_path_factory, shuffle):
     order = list(range(len(texts)))
     shuffle.shuffle(order)
 
-    def groups(found, rows):
+    def groups(duplicates, rows):
         together = {}
-        for row, original in zip(rows, found.original.tolist(), strict=True):
+        for row, original in zip(rows, duplicates.original.tolist(), strict=True):
             together.setdefault(original, set()).add(row)
         return {frozenset(group) for group in together.values()}
 
@@ -139,10 +139,10 @@ def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monk
     monkeypatch.setattr(minhash, "MOST_RANGES", 20)
     monkeypatch.setattr(minhash, "PAIRS_AT_ONCE", 100)
     monkeypatch.setattr(minhash, "SAMPLED", 15)
-    found = find(texts, tmp_path_factory, parts=parts)
+    duplicates = find(texts, tmp_path_factory, parts=parts)
     assert (whole.original != np.arange(len(texts))).sum() > 200
     for name in ("original", "similarity", "exact"):
-        assert (getattr(whole, name) == getattr(found, name)).all()
+        assert (getattr(whole, name) == getattr(duplicates, name)).all()
 
 
 def test_more_texts_than_a_graph_can_number_are_refused(tmp_path, monkeypatch):
@@ -198,16 +198,20 @@ def test_recall_and_precision_against_all_pairs(verses, tmp_path, last):
     """The ``last`` verses of both translations; the New Testament is 7,957 of them."""
     assert len(verses) == 2 * VERSES
     verses = verses[VERSES - last : VERSES] + verses[-last:]
-    found = search(verses, tmp_path, Similarity(threshold=NEAR), parts=3)
+    duplicates = search(verses, tmp_path, Similarity(threshold=NEAR), parts=3)
     truth = list(near_pairs(verses))
-    recalled = np.mean([found.original[i] == found.original[j] for i, j in truth])
-    rows = np.flatnonzero(found.original != np.arange(len(verses)))
+    recalled = np.mean([duplicates.original[i] == duplicates.original[j] for i, j in truth])
+    rows = np.flatnonzero(duplicates.original != np.arange(len(verses)))
     # A verse that is said to repeat another has, somewhere in its group, one that it is near to.
     groups = {}
-    for row, original in enumerate(found.original.tolist()):
+    for row, original in enumerate(duplicates.original.tolist()):
         groups.setdefault(original, []).append(row)
     near = [
-        any(jaccard(verses[row], verses[other]) >= NEAR for other in groups[int(found.original[row])] if other != row)
+        any(
+            jaccard(verses[row], verses[other]) >= NEAR
+            for other in groups[int(duplicates.original[row])]
+            if other != row
+        )
         for row in rows.tolist()
     ]
     print(f"pairs {len(truth)}, recall {recalled:.4f}; repeats {len(rows)}, precision {np.mean(near):.4f}")

@@ -51,12 +51,12 @@ def test_every_item_is_done_once_and_comes_in_order(tmp_path, cores):
 
 
 def test_help_is_asked_for_when_there_is_more_to_do_than_processes(tmp_path):
-    asked = []
-    pool = Pool(tmp_path / "pool", 1, ask=lambda: asked.append(1))
+    requests = []
+    pool = Pool(tmp_path / "pool", 1, ask=lambda: requests.append(1))
     for name, count in (("one", 1), ("three", 3)):
-        assert not asked
+        assert not requests
         pool.map(name, square, [(n, 0, tmp_path / "log") for n in range(count)])
-    assert asked == [1]
+    assert requests == [1]
 
 
 def test_no_item_is_nothing_to_do(tmp_path):
@@ -75,7 +75,7 @@ pool.end()
 """
 
 
-def asked(tmp_path, cores, project):
+def start_squares(tmp_path, cores, project):
     """A process that has the squares made."""
     return subprocess.Popen(
         [sys.executable, "-c", ASKS, str(tmp_path / "pool"), str(tmp_path / "log"), str(cores)], cwd=project
@@ -83,7 +83,7 @@ def asked(tmp_path, cores, project):
 
 
 def test_processes_end_with_the_one_that_asked(tmp_path, project):
-    process = asked(tmp_path, 2, project)
+    process = start_squares(tmp_path, 2, project)
     wait_for(lambda: len(begun(tmp_path / "log")[1]) == 2)
     (other,) = begun(tmp_path / "log")[1] - {process.pid}
     process.kill()

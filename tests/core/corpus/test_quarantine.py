@@ -28,10 +28,10 @@ def zstd(data):
     return pa.Codec("zstd").compress(data, asbytes=True)
 
 
-def summary(found, root):
+def summary(records, root):
     """Texts of documents, places and reasons of the rest, in their order."""
     return [
-        r.text if isinstance(r, Document) else (Path(r.place).relative_to(root).as_posix(), r.reason) for r in found
+        r.text if isinstance(r, Document) else (Path(r.place).relative_to(root).as_posix(), r.reason) for r in records
     ]
 
 
@@ -100,10 +100,10 @@ CSV_LINES = [
 @pytest.mark.parametrize(("line", "reason"), CSV_LINES)
 def test_a_bad_csv_row_is_quarantined_with_the_line_it_begins_with(tmp_path, line, reason):
     (tmp_path / "x.csv").write_bytes(b'key,text\nfirst,"one\n1"\n\n' + line + b"\nlast,two\nlonely")
-    found = summary(read(tmp_path, id_field="key", max_record_bytes=800), tmp_path)
-    assert found[:2] == ["one\n1", ("x.csv:5", reason)]
+    summaries = summary(read(tmp_path, id_field="key", max_record_bytes=800), tmp_path)
+    assert summaries[:2] == ["one\n1", ("x.csv:5", reason)]
     after = 7 + line.count(b"\n")
-    assert found[2:] == ["two", (f"x.csv:{after}", "wrong_fields")]
+    assert summaries[2:] == ["two", (f"x.csv:{after}", "wrong_fields")]
 
 
 def test_a_quote_that_is_never_closed_is_one_record(tmp_path):
@@ -123,11 +123,11 @@ def test_a_csv_file_with_a_broken_header_is_one_record(tmp_path, header):
 
 def test_a_csv_file_with_another_delimiter_is_refused_with_what_to_set(tmp_path):
     (tmp_path / "x.csv").write_text("id;text\n7;one, two\n")
-    (found,) = read(tmp_path)
-    assert found.detail.startswith(
+    (record,) = read(tmp_path)
+    assert record.detail.startswith(
         "'id;text' is one column, because ',' separates them; set `delimiter: \";\"` of its source"
     )
-    assert found.lost_bytes == len("id;text\n7;one, two\n")
+    assert record.lost_bytes == len("id;text\n7;one, two\n")
 
 
 def test_two_columns_of_parquet_of_one_name_are_refused(tmp_path):
@@ -135,9 +135,9 @@ def test_two_columns_of_parquet_of_one_name_are_refused(tmp_path):
     pq.write_table(
         pa.Table.from_arrays([pa.array(["a"]), pa.array([7]), pa.array(["b"])], names), tmp_path / "x.parquet"
     )
-    (found,) = read(tmp_path)
-    assert (found.place, found.reason) == (f"{tmp_path}/x.parquet:1", "broken_header")
-    assert found.detail == "the name 'text' appears twice (columns 1 and 3); expected names that differ"
+    (record,) = read(tmp_path)
+    assert (record.place, record.reason) == (f"{tmp_path}/x.parquet:1", "broken_header")
+    assert record.detail == "the name 'text' appears twice (columns 1 and 3); expected names that differ"
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 73400320\n"
@@ -146,9 +146,9 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 73
 @pytest.mark.parametrize("name", ["x.txt", "x.txt.gz", "x.jsonl", "x.jsonl.zst", "x.csv", "x.tsv", "x.parquet"])
 def test_a_pointer_of_git_lfs_is_never_taken_for_text(tmp_path, name):
     (tmp_path / name).write_bytes(POINTER)
-    (found,) = read(tmp_path)
-    assert (found.place, found.reason, found.lost_bytes) == (f"{tmp_path}/{name}:1", "lfs_pointer", len(POINTER))
-    assert "run `git lfs pull`" in found.detail
+    (record,) = read(tmp_path)
+    assert (record.place, record.reason, record.lost_bytes) == (f"{tmp_path}/{name}:1", "lfs_pointer", len(POINTER))
+    assert "run `git lfs pull`" in record.detail
 
 
 def test_columns_without_a_name_do_no_harm(tmp_path):
@@ -175,11 +175,11 @@ def test_a_bad_text_file_is_one_record_with_the_line_that_is_wrong(tmp_path, dat
 def test_bad_rows_of_parquet_are_quarantined_alone(tmp_path):
     texts = pa.array([b"one", b"b\xff", None, b"c\0", b"x" * 801, b"two"], pa.binary()).cast(pa.string(), safe=False)
     pq.write_table(pa.table({"text": texts, "key": [1, 2, 3, 4, 5, 6]}), tmp_path / "x.parquet")
-    found = read(tmp_path, id_field="key", max_record_bytes=800)
+    records = read(tmp_path, id_field="key", max_record_bytes=800)
     reasons = ["invalid_utf8", "missing_text", "nul_byte", "too_long"]
     bad = [(f"x.parquet:{row}", reason) for row, reason in enumerate(reasons, start=2)]
-    assert summary(found, tmp_path) == ["one", *bad, "two"]
-    assert found[3].excerpt == "{'key': 4, 'text': 'c\\x00'}"
+    assert summary(records, tmp_path) == ["one", *bad, "two"]
+    assert records[3].excerpt == "{'key': 4, 'text': 'c\\x00'}"
 
 
 def test_columns_of_parquet_that_are_no_metadata_do_no_harm(tmp_path):
@@ -290,11 +290,11 @@ def test_a_file_that_may_not_be_read_is_an_error_of_the_machine(tmp_path, monkey
 def test_everything_that_is_kept_of_a_bad_record_is_short_printable_text(tmp_path):
     (tmp_path / "new\nline").mkdir()
     (tmp_path / "new\nline/x.jsonl").write_bytes(b"\xff\0\x1b[31m\xe2\x80\xae" + "\U0001f600".encode() * 999 + b"\n")
-    (found,) = read(tmp_path)
-    assert found.place == f"{tmp_path}/new\\nline/x.jsonl:1"
-    assert found.excerpt.startswith("\\xff\\x00\\x1b[31m\\u202e\U0001f600")
-    assert len(found.excerpt) == EXCERPT == 200
-    assert found.excerpt.isprintable()
+    (record,) = read(tmp_path)
+    assert record.place == f"{tmp_path}/new\\nline/x.jsonl:1"
+    assert record.excerpt.startswith("\\xff\\x00\\x1b[31m\\u202e\U0001f600")
+    assert len(record.excerpt) == EXCERPT == 200
+    assert record.excerpt.isprintable()
     long = quarantined("x:1", Refused("r", "\ud800\n" * 999), "")
     assert len(long.detail) == EXCERPT
     assert long.detail.isprintable()
@@ -328,8 +328,8 @@ def measured(project, small, large, limit):
     """What is read of the large file, and by how many megabytes more memory than the small one takes."""
     command = [sys.executable, "-c", PEAK, small, large, str(limit)]
     run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
-    found, _, grown = run.stdout.strip().rpartition(" ")
-    return found, int(grown)
+    counts, _, grown = run.stdout.strip().rpartition(" ")
+    return counts, int(grown)
 
 
 @pytest.mark.parametrize(("kind", "ending"), [("jsonl", ""), ("csv", ".gz"), ("txt", ".zst"), ("jsonl", ".zst")])
@@ -339,8 +339,8 @@ def test_a_long_record_is_found_without_being_held(project, tmp_path, kind, endi
     files = [tmp_path / f"{size}.{kind}{ending}" for size in ("small", "large")]
     for file, data in zip(files, (begin, begin + rest), strict=True):
         file.write_bytes(pack(data))
-    found, grown = measured(project, *files, 1_000_000)
-    assert found == ("('too_long', 1)" if kind == "txt" else "('document', 2) ('too_long', 1)")
+    counts, grown = measured(project, *files, 1_000_000)
+    assert counts == ("('too_long', 1)" if kind == "txt" else "('document', 2) ('too_long', 1)")
     assert grown < 20
     if kind == "jsonl":
         assert measured(project, *files, 100_000_000)[1] > 50, "the measurement sees what is held"
@@ -362,6 +362,6 @@ def test_what_a_parquet_file_takes_in_memory_is_bounded_whatever_it_unfolds_to(p
     how, limit, expected = BOMBS[name]
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "small.parquet")
     pq.write_table(pa.table({"text": ["x" * 4_000_000] * 64}), tmp_path / "x.parquet", compression="zstd", **how)
-    found, grown = measured(project, tmp_path / "small.parquet", tmp_path / "x.parquet", limit)
-    assert found == expected
+    counts, grown = measured(project, tmp_path / "small.parquet", tmp_path / "x.parquet", limit)
+    assert counts == expected
     assert grown < 200

@@ -19,8 +19,8 @@ def separate(values, ends):
 
 
 def hashes_of(text):
-    found = words([text])
-    return found.hashes.tolist()
+    tokens = words([text])
+    return tokens.hashes.tolist()
 
 
 def test_a_word_is_letters_and_digits_in_one_case():
@@ -44,13 +44,13 @@ def test_hashes_are_those_of_every_process_and_every_version():
 
 @given(MIXED)
 def test_texts_together_have_the_words_and_shingles_of_each_alone(texts):
-    found = words(texts)
-    assert separate(found.hashes, found.ends) == [hashes_of(text) for text in texts]
+    tokens = words(texts)
+    assert separate(tokens.hashes, tokens.ends) == [hashes_of(text) for text in texts]
     for n in (1, 3, 5):
-        shingles = found.shingles(n)
+        shingles = tokens.shingles(n)
         alone = [words([text]).shingles(n).hashes.tolist() for text in texts]
         assert separate(shingles.hashes, shingles.ends) == alone
-        starts = [0, *found.ends.tolist()]
+        starts = [0, *tokens.ends.tolist()]
         for text, (places, own) in enumerate(zip(separate(shingles.places, shingles.ends), alone, strict=True)):
             assert places == list(range(starts[text], starts[text] + len(own)))
 
@@ -60,9 +60,9 @@ def test_shingles_are_equal_exactly_where_their_words_are(tokens, n):
     shingles = words([" ".join(tokens)]).shingles(n).hashes.tolist()
     expected = [tuple(tokens[i : i + n]) for i in range(max(1, len(tokens) - n + 1))] if tokens else []
     assert len(shingles) == len(expected)
-    for i, one in enumerate(shingles):
-        for j, other in enumerate(shingles):
-            assert (one == other) == (expected[i] == expected[j])
+    for i, left in enumerate(shingles):
+        for j, right in enumerate(shingles):
+            assert (left == right) == (expected[i] == expected[j])
 
 
 def test_a_text_is_longer_than_what_is_hashed_at_once():

@@ -22,10 +22,10 @@ MANIFEST = "plm_core/corpus/sources/sotu.json"
 
 def read(path, reader="folder", **fields):
     """The documents of the source "folder", its name in front of their ids taken away, with that for their place."""
-    found = list(open_source("folder", SOURCES[reader](str(path), **fields)))
-    assert [record for record in found if not isinstance(record, Document)] == []
-    assert all(document.id.startswith("folder/") for document in found)
-    return [replace(document, id=document.id.removeprefix("folder/"), source="folder") for document in found]
+    records = list(open_source("folder", SOURCES[reader](str(path), **fields)))
+    assert [record for record in records if not isinstance(record, Document)] == []
+    assert all(document.id.startswith("folder/") for document in records)
+    return [replace(document, id=document.id.removeprefix("folder/"), source="folder") for document in records]
 
 
 def refusal(path, **fields):
@@ -88,9 +88,9 @@ def test_a_document_comes_with_the_place_where_it_stands(tmp_path):
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.jsonl").write_text('{"text": "two"}\n\n{"text": "three"}\n')
     (tmp_path / os.fsdecode(b"c\xe9.csv")).write_text("key,text\n7,four\n")
-    found = open_source("x", SOURCES["folder"](str(tmp_path), id_field="key"))
+    source = open_source("x", SOURCES["folder"](str(tmp_path), id_field="key"))
     places = ["a.txt:1", "b.jsonl:1", "b.jsonl:3", "c\\udce9.csv:2"]
-    assert [record.source if isinstance(record, Document) else record.place for record in found] == [
+    assert [record.source if isinstance(record, Document) else record.place for record in source] == [
         f"{tmp_path}/{place}" for place in places
     ]
 
@@ -100,8 +100,8 @@ def test_parts_are_the_files_in_their_order_and_hold_what_the_whole_holds(tmp_pa
     for number in range(9):
         (tmp_path / f"{number}.txt").write_text("x" * (10 * number + 1))
     source = SOURCES["folder"](str(tmp_path))
-    found = [[document.id for document in part.read()] for part in source.parts()]
-    assert found == [["0.txt", "1.txt", "2.txt", "3.txt"], ["4.txt", "5.txt"], ["6.txt"], ["7.txt"], ["8.txt"]]
+    ids = [[document.id for document in part.read()] for part in source.parts()]
+    assert ids == [["0.txt", "1.txt", "2.txt", "3.txt"], ["4.txt", "5.txt"], ["6.txt"], ["7.txt"], ["8.txt"]]
     assert [document for part in source.parts() for document in part.read()] == list(source.read())
     monkeypatch.setattr(folder_source, "MOST_PARTS", 2)
     assert len(source.parts()) == 2
@@ -309,8 +309,8 @@ def test_a_link_that_leads_out_of_the_folder_is_quarantined_and_one_within_is_re
     (inside / "c.txt").symlink_to("../secret.txt")
     (inside / "more").symlink_to(tmp_path / "outside")
     with pytest.warns(UserWarning, match="more: a link to a folder"):
-        found = records(inside, pattern="*/*")
-    assert [(r.place, r.reason) for r in found] == [(f"{inside}/more/other.txt", "outside_folder")]
+        rejected = records(inside, pattern="*/*")
+    assert [(r.place, r.reason) for r in rejected] == [(f"{inside}/more/other.txt", "outside_folder")]
     with pytest.warns(UserWarning, match="more: a link to a folder"):
         *good, bad = records(inside)
     assert [r.text for r in good] == ["text", "text"]

@@ -21,8 +21,8 @@ def write(path, rows):
 def stated(path):
     """What the sources state that a folder makes, beside its name."""
     return [
-        {name: value for name, value in asdict(found.source).items() if value != getattr(Folder(str(path)), name)}
-        for found in survey(path)
+        {name: value for name, value in asdict(surveyed.source).items() if value != getattr(Folder(str(path)), name)}
+        for surveyed in survey(path)
     ]
 
 
@@ -30,8 +30,8 @@ def test_the_field_with_the_longest_texts_is_the_text_and_a_unique_one_the_id(tm
     write(tmp_path / "a.jsonl", [{"id": i, "key": "x", "title": "t", "body": ENGLISH} for i in range(7)])
     assert stated(tmp_path) == [{"text_field": "body", "id_field": "id"}]
     write(tmp_path / "b.jsonl", [{"id": 3, "body": ENGLISH}, {"id": 8}])
-    (found,) = survey(tmp_path)
-    assert (found.source.id_field, found.documents, found.quarantined) == (None, 8, 1)
+    (surveyed,) = survey(tmp_path)
+    assert (surveyed.source.id_field, surveyed.documents, surveyed.quarantined) == (None, 8, 1)
     write(tmp_path / "a.jsonl", [{"text": "so", "body": ENGLISH}])
     assert stated(tmp_path / "a.jsonl") == [{}]
 
@@ -62,8 +62,8 @@ def test_a_pointer_of_git_lfs_is_no_document(tmp_path):
 )
 def test_a_large_text_is_divided_into_sensible_documents(tmp_path, text, split, documents):
     (tmp_path / "all.txt").write_text(text)
-    (found,) = survey(tmp_path)
-    assert (found.source.split, found.documents) == (split, documents)
+    (surveyed,) = survey(tmp_path)
+    assert (surveyed.source.split, surveyed.documents) == (split, documents)
 
 
 def test_the_sample_is_bounded_and_comes_from_all_over_the_folder(tmp_path):

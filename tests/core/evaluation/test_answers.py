@@ -40,11 +40,11 @@ def test_a_weight_is_so_many_copies(examples, score):
     labels, predictions, weights = zip(*examples, strict=True)
     copies = np.repeat(np.arange(len(labels)), weights)
     assume(len({labels[i] for i in copies}) > (score in OF_NUMBERS))
-    found = answers(score, labels, predictions)
+    results = answers(score, labels, predictions)
     expected = evaluate_modules.scores([score], [predictions[i] for i in copies], [labels[i] for i in copies], CLASSES)[
         score
     ]
-    assert found.values(np.array([weights], dtype=float)) == pytest.approx(np.array([[expected]]), abs=1e-12)
+    assert results.values(np.array([weights], dtype=float)) == pytest.approx(np.array([[expected]]), abs=1e-12)
 
 
 @pytest.mark.parametrize("score", OF_NUMBERS)
@@ -66,22 +66,22 @@ def test_several_weightings_and_seeds_at_once_are_each_by_itself():
         assert both.shape == (5, 2)
         for seed in range(2):
             for row in range(5):
-                one = answers(score, sides[0], sides[1 + seed]).values(weights[row : row + 1])
-                assert both[row, seed] == pytest.approx(one[0, 0])
+                single = answers(score, sides[0], sides[1 + seed]).values(weights[row : row + 1])
+                assert both[row, seed] == pytest.approx(single[0, 0])
 
 
 def test_the_score_of_a_task_is_the_mean_over_seeds_and_of_each_subset():
-    found = answers("accuracy", [0, 1, 1, 2], [0, 1, 1, 0], [1, 1, 0, 0], subsets=["m", "mm", "m", "mm"])
-    assert score_by_subset(found) == {"": (0.75 + 0.25) / 2, "m": (1.0 + 0.0) / 2, "mm": (0.5 + 0.5) / 2}
+    results = answers("accuracy", [0, 1, 1, 2], [0, 1, 1, 0], [1, 1, 0, 0], subsets=["m", "mm", "m", "mm"])
+    assert score_by_subset(results) == {"": (0.75 + 0.25) / 2, "m": (1.0 + 0.0) / 2, "mm": (0.5 + 0.5) / 2}
 
 
 def test_a_subset_of_equal_labels_has_no_correlation():
-    labels, said, subsets = [1.0, 2.0, 3.0, 3.0], [1.0, 2.0, 3.0, 4.0], ["m", "m", "mm", "mm"]
-    found = answers("pearson", labels, said, subsets=subsets)
-    assert score_by_subset(found).keys() == {"", "m"}
-    (draws,) = bootstrap([found], generator(), 50)
+    labels, predictions, subsets = [1.0, 2.0, 3.0, 3.0], [1.0, 2.0, 3.0, 4.0], ["m", "m", "mm", "mm"]
+    results = answers("pearson", labels, predictions, subsets=subsets)
+    assert score_by_subset(results).keys() == {"", "m"}
+    (draws,) = bootstrap([results], generator(), 50)
     assert draws.keys() == {"", "m"}
-    assert score_by_subset(answers("accuracy", labels, said, subsets=subsets)).keys() == {"", "m", "mm"}
+    assert score_by_subset(answers("accuracy", labels, predictions, subsets=subsets)).keys() == {"", "m", "mm"}
 
 
 def test_the_likelihood_is_a_ratio_of_sums():
@@ -92,18 +92,18 @@ def test_the_likelihood_is_a_ratio_of_sums():
 
 def test_two_models_that_know_different_classes_are_joined_by_their_names():
     whole = {"strata": np.zeros(2, int), "subsets": ("",), "groups": np.arange(2)}
-    one = Answers("macro_f1", np.array([0, 1]), np.array([[1, 1]]), classes=("a", "c"), **whole)
-    two = Answers("macro_f1", np.array([0, 2]), np.array([[0, 2], [0, 1], [0, 2]]), classes=("a", "b", "c"), **whole)
-    both = one.joined(two)
+    left = Answers("macro_f1", np.array([0, 1]), np.array([[1, 1]]), classes=("a", "c"), **whole)
+    right = Answers("macro_f1", np.array([0, 2]), np.array([[0, 2], [0, 1], [0, 2]]), classes=("a", "b", "c"), **whole)
+    both = left.joined(right)
     first, second = both.values(np.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])).mean(axis=1)
-    assert (first, second) == pytest.approx((score_by_subset(one)[""], score_by_subset(two)[""]))
+    assert (first, second) == pytest.approx((score_by_subset(left)[""], score_by_subset(right)[""]))
     assert both.predictions.shape == (3, 4)
 
 
 def test_an_advantage_is_more_seeds_right_or_nearer_or_fewer_nats():
-    one = answers("accuracy", [0, 0, 0], [0, 1, 0], [0, 1, 1])
-    two = answers("accuracy", [0, 0, 0], [0, 0, 1], [1, 1, 1])
-    assert one.advantage(two).tolist() == [0.5, -0.5, 0.5]
+    left = answers("accuracy", [0, 0, 0], [0, 1, 0], [0, 1, 1])
+    right = answers("accuracy", [0, 0, 0], [0, 0, 1], [1, 1, 1])
+    assert left.advantage(right).tolist() == [0.5, -0.5, 0.5]
     near, far = (answers("pearson", [1.0, 2.0], guess) for guess in ([1.5, 2.0], [0.0, 2.0]))
     assert near.advantage(far).tolist() == [0.5, 0.0]
     assert Sums(np.array([1.0]), np.ones(1)).advantage(Sums(np.array([3.0]), np.ones(1))).tolist() == [2.0]
@@ -134,45 +134,51 @@ def tagged(draw, sentences, seeds):
     """Sentences with tags, S answers to each, and the counts of entity F1 for them."""
     tags = ["O", "B-X", "I-X", "B-Y"]
     lengths = draw.integers(1, 6, sentences)
-    true, *said = [[draw.choice(tags, n).tolist() for n in lengths] for _ in range(1 + seeds)]
-    found = [[example_counts.counts("entity_f1", a, b) for a, b in zip(each, true, strict=True)] for each in said]
-    above, below = np.moveaxis(np.array(found, dtype=float), 2, 0)
-    return true, said, ratios("entity_f1", above[None], below[None])
+    gold, *predictions = [[draw.choice(tags, n).tolist() for n in lengths] for _ in range(1 + seeds)]
+    counts = [
+        [example_counts.counts("entity_f1", a, b) for a, b in zip(predicted, gold, strict=True)]
+        for predicted in predictions
+    ]
+    above, below = np.moveaxis(np.array(counts, dtype=float), 2, 0)
+    return gold, predictions, ratios("entity_f1", above[None], below[None])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_ratio_of_sums_is_that_of_the_examples_repeated_as_often(seed):
     draw = np.random.default_rng(seed)
-    true, said, found = tagged(draw, 23, 2)
+    gold, predictions, results = tagged(draw, 23, 2)
     weights = draw.integers(0, 3, (5, 23))
-    for row, each in enumerate(weights):
-        chosen = np.repeat(np.arange(23), each)
-        for s, answers_of in enumerate(said):
-            sides = ([side[i] for i in chosen] for side in (answers_of, true))
+    for row, copies in enumerate(weights):
+        chosen = np.repeat(np.arange(23), copies)
+        for s, answers_of in enumerate(predictions):
+            sides = ([side[i] for i in chosen] for side in (answers_of, gold))
             expected = evaluate_modules.scores(["entity_f1"], *sides, ())["entity_f1"]
-            assert found.values(weights.astype(float))[row, s] == pytest.approx(expected, abs=1e-12)
+            assert results.values(weights.astype(float))[row, s] == pytest.approx(expected, abs=1e-12)
     some = np.array([3, 1, 1])
-    assert found.take(some).values(np.ones((1, 3))).shape == (1, 2)
-    assert found.right().tolist() == [
-        [set(example_counts.entities(a)) == set(example_counts.entities(b)) for a, b in zip(each, true, strict=True)]
-        for each in said
+    assert results.take(some).values(np.ones((1, 3))).shape == (1, 2)
+    assert results.right().tolist() == [
+        [
+            set(example_counts.entities(a)) == set(example_counts.entities(b))
+            for a, b in zip(predicted, gold, strict=True)
+        ]
+        for predicted in predictions
     ]
 
 
 def test_ratios_of_two_models_are_joined_and_who_lacks_less_is_better():
-    _, _, one = tagged(np.random.default_rng(1), 9, 2)
-    _, _, two = tagged(np.random.default_rng(2), 9, 3)
-    both = one.joined(two)
+    _, _, left = tagged(np.random.default_rng(1), 9, 2)
+    _, _, right = tagged(np.random.default_rng(2), 9, 3)
+    both = left.joined(right)
     assert both.above.shape == (1, 6, 18)
     first, second = both.values(np.eye(2).repeat(9, axis=1)).mean(axis=1)
-    assert (first, second) == pytest.approx((score_by_subset(one)[""], score_by_subset(two)[""]))
+    assert (first, second) == pytest.approx((score_by_subset(left)[""], score_by_subset(right)[""]))
     good, bad = (ratios("exact_match", np.array([[[a, 1.0]]]), np.ones((1, 1, 2))) for a in (1.0, 0.5))
     assert good.advantage(bad).tolist() == [0.5, 0.0]
-    assert one.advantage(two).tolist() == (-two.advantage(one)).tolist()
+    assert left.advantage(right).tolist() == (-right.advantage(left)).tolist()
 
 
 def test_the_mean_of_two_ratios_is_that_of_each_by_itself():
     above, below = np.array([[[1.0, 0.0, 1.0]], [[1.0, 0.5, 0.75]]]), np.ones((2, 1, 3))
-    found = Ratios("exact_match+answer_f1", above, below, np.array([0, 0, 1]), ("", "new"), np.arange(3))
-    assert score_by_subset(found) == {"": pytest.approx((2 / 3 + 0.75) / 2), "new": pytest.approx(0.875)}
-    assert found.right().tolist() == [[True, False, False]]
+    results = Ratios("exact_match+answer_f1", above, below, np.array([0, 0, 1]), ("", "new"), np.arange(3))
+    assert score_by_subset(results) == {"": pytest.approx((2 / 3 + 0.75) / 2), "new": pytest.approx(0.875)}
+    assert results.right().tolist() == [[True, False, False]]

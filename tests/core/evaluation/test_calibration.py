@@ -9,10 +9,10 @@ from plm_core.evaluation.calibration import BINS, LEAST, bins, calibration
 
 
 def test_one_bin_by_hand():
-    found = calibration(np.array([[0.5, 0.7, 0.9, 0.9]]), np.array([[True, False, True, False]]))
-    assert found.accuracy == 0.5
-    assert found.confidence == found.accuracy + found.error == pytest.approx(0.75)
-    assert found.brier == pytest.approx((0.25 + 0.49 + 0.01 + 0.81) / 4)
+    result = calibration(np.array([[0.5, 0.7, 0.9, 0.9]]), np.array([[True, False, True, False]]))
+    assert result.accuracy == 0.5
+    assert result.confidence == result.accuracy + result.error == pytest.approx(0.75)
+    assert result.brier == pytest.approx((0.25 + 0.49 + 0.01 + 0.81) / 4)
 
 
 def test_two_bins_by_hand_do_not_make_up_for_each_other():
@@ -22,9 +22,9 @@ def test_two_bins_by_hand_do_not_make_up_for_each_other():
     counts, means, shares = bins(sure, right)
     assert (counts.tolist(), shares.tolist()) == ([20, 20], [0.75, 0.75])
     assert means == pytest.approx([0.6, 0.9])
-    found = calibration(sure[None], right[None])
-    assert found.error == pytest.approx(0.15)
-    assert found.confidence == pytest.approx(found.accuracy)
+    result = calibration(sure[None], right[None])
+    assert result.error == pytest.approx(0.15)
+    assert result.confidence == pytest.approx(result.accuracy)
 
 
 def test_seeds_do_not_make_up_for_each_other():
@@ -34,7 +34,7 @@ def test_seeds_do_not_make_up_for_each_other():
 
 @given(st.lists(st.tuples(st.sampled_from([0.34, 0.5, 0.81, 0.999, 1.0]), st.booleans()), min_size=1, max_size=300))
 def test_bins_hold_every_answer_once_in_order_and_equal_ones_together(answers):
-    sure, right = (np.array(each) for each in zip(*answers, strict=True))
+    sure, right = (np.array(values) for values in zip(*answers, strict=True))
     counts, means, shares = bins(sure, right)
     assert counts.sum() == len(sure)
     assert len(counts) <= min(BINS, max(1, len(sure) // LEAST))

@@ -34,20 +34,20 @@ def by_hand(model, text, stride):
 @pytest.mark.parametrize("stride", [1, 5, 13])
 def test_the_score_is_the_sum_over_single_predictions(make_gpt, make_text, device, length, stride):
     model = make_gpt().eval()
-    (found,) = score(model, [make_text(length)], LikelihoodConfig(stride=stride), device)
-    assert found.tokens == length + 1
-    assert found.nats == pytest.approx(by_hand(model, make_text(length), stride), rel=1e-12)
+    (likelihood,) = score(model, [make_text(length)], LikelihoodConfig(stride=stride), device)
+    assert likelihood.tokens == length + 1
+    assert likelihood.nats == pytest.approx(by_hand(model, make_text(length), stride), rel=1e-12)
 
 
 def test_a_model_of_another_class_without_memory_reads_windows_too(make_xlnet, make_text, device):
     model = make_xlnet(memory=0).eval()
-    (found,) = score(model, [make_text(37)], LikelihoodConfig(stride=5), device)
-    assert found.nats == pytest.approx(by_hand(model, make_text(37), 5), rel=1e-12)
+    (likelihood,) = score(model, [make_text(37)], LikelihoodConfig(stride=5), device)
+    assert likelihood.nats == pytest.approx(by_hand(model, make_text(37), 5), rel=1e-12)
 
 
 def test_a_stride_beyond_the_context_is_the_context(make_gpt, make_text, device):
-    one, other = (list(score(make_gpt(), [make_text(37)], LikelihoodConfig(stride=n), device)) for n in (13, 99))
-    assert one == other
+    first, second = (list(score(make_gpt(), [make_text(37)], LikelihoodConfig(stride=n), device)) for n in (13, 99))
+    assert first == second
 
 
 @pytest.mark.parametrize("quantity", ["windows", "segments", "order"])
@@ -57,7 +57,7 @@ def test_few_logits_at_once_are_in_memory_and_change_nothing(
     model = make_gpt() if quantity == "windows" else make_xlnet(memory=7)
     method = order_bits_per_byte.score if quantity == "order" else score
     texts = [make_text(length, seed=length) for length in (3, 99, 157)]
-    whole = [each.nats for each in method(model, texts, LikelihoodConfig(stride=3), device)]
+    whole = [likelihood.nats for likelihood in method(model, texts, LikelihoodConfig(stride=3), device)]
     sizes = []
 
     def logits(hidden):
@@ -66,9 +66,9 @@ def test_few_logits_at_once_are_in_memory_and_change_nothing(
 
     monkeypatch.setattr(model, "logits", logits)
     monkeypatch.setattr(document_scores, "AT_ONCE", 5 * model.config.vocab_size + 1)
-    assert [each.nats for each in method(model, texts, LikelihoodConfig(stride=3), device)] == pytest.approx(
-        whole, rel=1e-13
-    )
+    assert [
+        likelihood.nats for likelihood in method(model, texts, LikelihoodConfig(stride=3), device)
+    ] == pytest.approx(whole, rel=1e-13)
     assert max(sizes) == 5
 
 
@@ -91,13 +91,13 @@ def with_memory_by_hand(model, text):
 @pytest.mark.parametrize("length", [0, 1, 12, 13, 37])
 def test_a_model_with_memory_carries_it_from_segment_to_segment(make_xlnet, make_text, device, memory, length):
     model = make_xlnet(memory=memory).eval()
-    (found,) = score(model, [make_text(length)], LikelihoodConfig(stride=5), device)
-    assert found.tokens == length + 1
-    assert found.nats == pytest.approx(with_memory_by_hand(model, make_text(length)), rel=1e-12)
+    (likelihood,) = score(model, [make_text(length)], LikelihoodConfig(stride=5), device)
+    assert likelihood.tokens == length + 1
+    assert likelihood.nats == pytest.approx(with_memory_by_hand(model, make_text(length)), rel=1e-12)
 
 
 def test_bits_are_divided_by_utf8_bytes_and_not_by_characters(make_gpt, tokenizer, device):
     text = "Ünïcödé 漢字 🚀"
     assert (len(text), len(text.encode())) == (12, 23)
-    (found,) = score(make_gpt(vocab_size=307), [tokenized(text, tokenizer)], LikelihoodConfig(stride=13), device)
-    assert total([found]).bits_per_byte == pytest.approx(found.nats / math.log(2) / 23, rel=1e-12)
+    (likelihood,) = score(make_gpt(vocab_size=307), [tokenized(text, tokenizer)], LikelihoodConfig(stride=13), device)
+    assert total([likelihood]).bits_per_byte == pytest.approx(likelihood.nats / math.log(2) / 23, rel=1e-12)

@@ -21,8 +21,8 @@ def put(folder, task, correct, size=60, seed=1, score="accuracy", turn=0, subset
         label = ("no", "yes")[i % 2] if score != "pearson+spearman" else i / 10
         wrong = ("yes", "no")[i % 2] if score != "pearson+spearman" else (i * 7 % size) / 10
         right = (i - turn) % size < correct
-        said = (i, f"{sha}{i}", subsets[i % len(subsets)], label, label if right else wrong, score, "r")
-        rows.append((*said, f"d{i // together}"))
+        cells = (i, f"{sha}{i}", subsets[i % len(subsets)], label, label if right else wrong, score, "r")
+        rows.append((*cells, f"d{i // together}"))
     with (folder / f"{task}.{seed}.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     return folder
@@ -69,10 +69,10 @@ def test_with_several_seeds_or_another_score_the_permutation_test_is_taken(tmp_p
         put(folder, "rte", correct, seed=2, turn=3)
         put(folder, "mrpc", correct, score="accuracy+f1:yes")
         put(folder, "stsb", correct, score="pearson+spearman")
-    found = {row.name: row for row in compare(*both(tmp_path)).tasks}
-    assert {row.test for row in found.values()} == {"paired permutation"}
-    assert {row.better for row in found.values()} == {"b"}
-    assert found["stsb"].score == "pearson+spearman"
+    by_name = {row.name: row for row in compare(*both(tmp_path)).tasks}
+    assert {row.test for row in by_name.values()} == {"paired permutation"}
+    assert {row.better for row in by_name.values()} == {"b"}
+    assert by_name["stsb"].score == "pearson+spearman"
 
 
 def test_a_single_lucky_seed_makes_no_model_better(tmp_path):
@@ -118,9 +118,9 @@ def test_a_subset_without_a_score_is_noted(tmp_path):
         rows = list(csv.reader(path.open(newline="")))
         with path.open("w", newline="") as file:
             csv.writer(file).writerows([[*row[:3], "5.0" if row[2] == "y" else row[3], *row[4:]] for row in rows])
-    found = compare(*both(tmp_path))
-    assert [row.name for row in found.tasks] == ["sim", "sim x"]
-    assert "sim y: all labels are equal" in found.notes
+    compared = compare(*both(tmp_path))
+    assert [row.name for row in compared.tasks] == ["sim", "sim x"]
+    assert "sim y: all labels are equal" in compared.notes
 
 
 def test_the_averages_of_glue_are_named_where_every_task_of_them_is_there(tmp_path):

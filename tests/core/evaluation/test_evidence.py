@@ -27,19 +27,19 @@ def put(tmp_path):
 def test_files_are_found_by_task_with_their_seeds_in_order(put, tmp_path):
     for name in ("b.10.csv", "b.2.csv", "a-b_c.1.csv", "likelihood.csv", "cost.csv", "old.csv", "x.y.csv", "z.1.txt"):
         put(name, ["1,x,m,yes,no,0.75,accuracy,r"])
-    found = {task: [path.name for path in files] for task, files in task_files(tmp_path).items()}
-    assert found == {"a-b_c": ["a-b_c.1.csv"], "b": ["b.2.csv", "b.10.csv"]}
+    names = {task: [path.name for path in files] for task, files in task_files(tmp_path).items()}
+    assert names == {"a-b_c": ["a-b_c.1.csv"], "b": ["b.2.csv", "b.10.csv"]}
 
 
 def test_the_seeds_of_a_task_are_one_table_whose_value_is_their_mean(put):
-    one = put("nli.1.csv", ["2,x,mm,yes,no,0.75,accuracy,r", "1,y,m,no,no,0.75,accuracy,r"])
-    two = put("nli.2.csv", ["1,y,m,no,maybe,0.75,accuracy,r", "2,x,mm,yes,no,0.75,accuracy,r"])
-    table = read_task([one, two])
+    first = put("nli.1.csv", ["2,x,mm,yes,no,0.75,accuracy,r", "1,y,m,no,no,0.75,accuracy,r"])
+    second = put("nli.2.csv", ["1,y,m,no,maybe,0.75,accuracy,r", "2,x,mm,yes,no,0.75,accuracy,r"])
+    table = read_task([first, second])
     assert (table.metric, table.value, table.files) == ("nli/score", 0.25, ("nli.1.csv", "nli.2.csv"))
     assert table.results.classes == ("maybe", "no", "yes")
     assert table.results.subsets == ("m", "mm")
     assert table.results.predictions.tolist() == [[1, 1], [0, 1]]
-    assert read_task([one]).examples == table.examples
+    assert read_task([first]).examples == table.examples
 
 
 @pytest.mark.parametrize(("score", "answer"), [("accuracy", "x"), ("entity_f1", "B-A")])
@@ -47,9 +47,9 @@ def test_examples_of_a_group_stand_together_and_the_others_alone(put, score, ans
     named = [("4", "d2"), ("1", "d1"), ("2", ""), ("3", "d1")]
     rows = [f"{i},a,{group},,{answer},{answer},,{score},r" for i, group in named]
     table = read_task([put("t.1.csv", rows, TASK.replace("subset", "group,subset"))])
-    one, two, three, four = table.results.groups
-    assert one == three
-    assert len({one, two, four}) == table.groups == 3
+    first, second, third, fourth = table.results.groups
+    assert first == third
+    assert len({first, second, fourth}) == table.groups == 3
     before = read_task([put("t.1.csv", [f"{i},a,,{answer},{answer},,{score},r" for i, _ in named])])
     assert before.groups == 4
     assert before.examples == table.examples
@@ -73,9 +73,9 @@ def test_one_answer_to_all_is_the_most_frequent_or_none(put, score, labels, valu
 
 
 def test_confidences_stand_by_seed_and_example_and_are_missing_of_numbers(put):
-    one = put("nli.1.csv", [f"2,x,,yes,no,{1 / 3!r},accuracy,r", "1,y,,no,no,1.0,accuracy,r"])
-    two = put("nli.2.csv", ["1,y,,no,yes,0.0,accuracy,r", "2,x,,yes,no,,accuracy,r"])
-    np.testing.assert_array_equal(read_task([one, two]).confidences, [[1.0, 1 / 3], [0.0, np.nan]])
+    first = put("nli.1.csv", [f"2,x,,yes,no,{1 / 3!r},accuracy,r", "1,y,,no,no,1.0,accuracy,r"])
+    second = put("nli.2.csv", ["1,y,,no,yes,0.0,accuracy,r", "2,x,,yes,no,,accuracy,r"])
+    np.testing.assert_array_equal(read_task([first, second]).confidences, [[1.0, 1 / 3], [0.0, np.nan]])
 
 
 def test_numbers_keep_their_digits(put):
@@ -114,7 +114,7 @@ def test_a_damaged_task_is_a_clear_error(put, rows, message):
 
 
 def test_a_seed_of_other_examples_is_named(put):
-    one = put("t.1.csv", ["1,a,,x,x,0.75,accuracy,r"])
+    first = put("t.1.csv", ["1,a,,x,x,0.75,accuracy,r"])
     for row in (
         "1,b,,x,x,0.75,accuracy,r",
         "1,a,m,x,x,0.75,accuracy,r",
@@ -123,9 +123,9 @@ def test_a_seed_of_other_examples_is_named(put):
         "2,a,,x,x,0.75,accuracy,r",
     ):
         with pytest.raises(UserError, match=r"t\.2\.csv: holds different examples than t\.1\.csv"):
-            read_task([one, put("t.2.csv", [row])])
+            read_task([first, put("t.2.csv", [row])])
     with pytest.raises(UserError, match=r"t\.2\.csv: the column score does not hold 'accuracy' alone"):
-        read_task([one, put("t.2.csv", ["1,a,,x,x,0.75,matthews,r"])])
+        read_task([first, put("t.2.csv", ["1,a,,x,x,0.75,matthews,r"])])
 
 
 def test_a_missing_column_is_named(put):

@@ -67,18 +67,18 @@ def questions():
 @pytest.mark.parametrize("make", ["make_gpt", "make_xlnet"])
 def test_a_sum_is_that_of_the_tokens_one_by_one(request, make, questions):
     model = request.getfixturevalue(make)().eval()
-    found = likelihoods(model, questions, CPU)
-    for each, said in zip(questions, found, strict=True):
-        assert said == pytest.approx([by_hand(model, each.prompt, o) for o in each.options], rel=0, abs=1e-9)
+    scored = likelihoods(model, questions, CPU)
+    for query, sums in zip(questions, scored, strict=True):
+        assert sums == pytest.approx([by_hand(model, query.prompt, o) for o in query.options], rel=0, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(prompt=WORDS, answers=OPTIONS)
 def test_prompt_and_option_have_the_tokens_of_the_joined_text(tokenizers, kind, prompt, answers):
     tokenizer = tokenizers[kind]
-    found = question(tokenizer, prompt, answers, context=9999)
-    for option, tokens in zip(answers, found.options, strict=True):
-        assert [*found.prompt, *tokens] == tokenizer.encode(f"{prompt} {option}")
+    query = question(tokenizer, prompt, answers, context=9999)
+    for option, tokens in zip(answers, query.options, strict=True):
+        assert [*query.prompt, *tokens] == tokenizer.encode(f"{prompt} {option}")
         assert tokens
 
 
@@ -86,8 +86,8 @@ def test_prompt_and_option_have_the_tokens_of_the_joined_text(tokenizers, kind, 
 def test_an_option_is_what_lm_evaluation_harness_takes_for_it(tokenizers, kind):
     """Its ``_encode_pair``: the tokens of the joined text but for as many as the prompt has."""
     tokenizer, prompt = tokenizers[kind], "Bafo limu.\nDu so:"
-    (found,) = question(tokenizer, prompt, ["gamo du"], context=9999).options
-    assert found == tokenizer.encode(f"{prompt} gamo du")[len(tokenizer.encode(prompt)) :]
+    (ids,) = question(tokenizer, prompt, ["gamo du"], context=9999).options
+    assert ids == tokenizer.encode(f"{prompt} gamo du")[len(tokenizer.encode(prompt)) :]
 
 
 class Joining:
@@ -98,27 +98,27 @@ class Joining:
 
 
 def test_a_token_over_the_seam_belongs_to_every_option():
-    found = question(Joining(), "ab", ["x", "yz"], context=99)
-    assert found == Question([ord("a")], [[0x1000, ord("x")], [0x1000, ord("y"), ord("z")]])
+    query = question(Joining(), "ab", ["x", "yz"], context=99)
+    assert query == Question([ord("a")], [[0x1000, ord("x")], [0x1000, ord("y"), ord("z")]])
 
 
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 20), st.integers(4, 60))
 def test_a_long_prompt_loses_the_farthest_shots_and_then_its_beginning(tokenizer, shots, words, context):
     before = [" ".join(["bafo"] * size) for size in shots]
     prompt, answers = " ".join(f"du{i}" for i in range(words)), ["so", "ga gu"]
-    found = question(tokenizer, prompt, answers, context, before)
+    query = question(tokenizer, prompt, answers, context, before)
 
     def whole(held):
         joined = "".join(shot + BETWEEN_SHOTS for shot in reversed(before[:held]))
         return question(tokenizer, joined + prompt, answers, 9999)
 
-    longest = max(map(len, found.options))
+    longest = max(map(len, query.options))
     fitting = [held for held in range(len(before) + 1) if len(whole(held).prompt) + longest <= context]
-    assert found.shots == max(fitting, default=0)
-    assert found.cut == (not fitting)
-    kept = whole(found.shots).prompt
-    assert found.prompt == (kept[len(kept) - (context - longest) :] if found.cut else kept)
-    assert found.options == whole(0).options
+    assert query.shots == max(fitting, default=0)
+    assert query.cut == (not fitting)
+    kept = whole(query.shots).prompt
+    assert query.prompt == (kept[len(kept) - (context - longest) :] if query.cut else kept)
+    assert query.options == whole(0).options
 
 
 def test_what_cannot_be_an_option_is_refused(tokenizers):
@@ -139,7 +139,7 @@ def test_each_rule_by_hand():
         "unconditional": [-1, -1, -1, 0.5],
     }
     assert tuple(values) == RULES
-    best = {name: max(range(4), key=each.__getitem__) for name, each in values.items()}
+    best = {name: max(range(4), key=scores.__getitem__) for name, scores in values.items()}
     assert chosen(answers, *given, alone) == best == {"sum": 0, "per_byte": 2, "per_token": 2, "unconditional": 3}
 
 
@@ -167,7 +167,7 @@ def trained(make_gpt, tokenizer, lines, steps=150):
     for step in range(steps):
         ids = [[EOS, *tokenizer.encode(lines(draw)), EOS] for _ in range(32)]
         longest = max(map(len, ids))
-        batch = torch.tensor([[*each, *[PAD] * (longest - len(each))] for each in ids])
+        batch = torch.tensor([[*sequence, *[PAD] * (longest - len(sequence))] for sequence in ids])
         logits = model.logits(model(batch[:, :-1]))
         loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), ignore_index=PAD)
         optimizer.zero_grad()
@@ -180,23 +180,23 @@ def trained(make_gpt, tokenizer, lines, steps=150):
 
 
 @pytest.fixture(scope="module")
-def asked():
+def bowls():
     draw = random.Random(1)
     train = [Example(f"t{i}", text(draw, i % 2), None, i % 2) for i in range(99)]
     test = [Example(f"e{i}", text(draw, i % 3 == 0), None, int(i % 3 == 0)) for i in range(60)]
     return Asked(TASK, PROMPT, test, [0.0] * 60, train, 1, None)
 
 
-def test_a_model_that_has_read_the_pattern_answers_by_it(make_gpt, tokenizer, asked):
+def test_a_model_that_has_read_the_pattern_answers_by_it(make_gpt, tokenizer, bowls):
     def line(draw):
         labels = [draw.randrange(2) for _ in range(draw.randint(1, 2))]
-        return "\n\n".join(asked.show(Example("", text(draw, label), None, label)) for label in labels)
+        return "\n\n".join(bowls.show(Example("", text(draw, label), None, label)) for label in labels)
 
     loaded = trained(make_gpt, tokenizer, line)
     for shots in (0, 1):
-        found = answers(asked, shots, loaded, CPU)
-        assert {each.shots for each in found} == {shots}
-        figures = measured(asked, shots, found, 0.5)
+        answered = answers(bowls, shots, loaded, CPU)
+        assert {answer.shots for answer in answered} == {shots}
+        figures = measured(bowls, shots, answered, 0.5)
         assert figures["score"] > 0.9
         assert figures["baseline"] == pytest.approx(40 / 60)
 
@@ -211,74 +211,74 @@ def test_a_multiple_choice_is_among_the_texts_of_each_example(make_gpt, tokenize
         return Example(f"e{i}", f"{choices[i % 3][:4]} so", "ka", i % 3, choices=tuple(choices))
 
     train, test = [example(i) for i in range(33)], [example(i) for i in range(40)]
-    asked = Asked(task, GOES_ON, test, [0.0] * 40, train, 1, None)
-    loaded = trained(make_gpt, tokenizer, lambda draw: asked.show(draw.choice(train)))
-    assert measured(asked, 0, answers(asked, 0, loaded, CPU), None)["score"] == 1
-    alike = replace(asked, test=[replace(test[0], choices=("x", "x", "x"))], overlaps=[0.0])
-    (one,) = answers(alike, 1, loaded, CPU)
-    assert set(one.chosen.values()) == {0}
+    goes_on = Asked(task, GOES_ON, test, [0.0] * 40, train, 1, None)
+    loaded = trained(make_gpt, tokenizer, lambda draw: goes_on.show(draw.choice(train)))
+    assert measured(goes_on, 0, answers(goes_on, 0, loaded, CPU), None)["score"] == 1
+    alike = replace(goes_on, test=[replace(test[0], choices=("x", "x", "x"))], overlaps=[0.0])
+    (answer,) = answers(alike, 1, loaded, CPU)
+    assert set(answer.chosen.values()) == {0}
 
 
-def test_what_is_always_likelier_is_corrected_by_its_likelihood_alone(make_gpt, tokenizer, asked):
+def test_what_is_always_likelier_is_corrected_by_its_likelihood_alone(make_gpt, tokenizer, bowls):
     """p(salt) is 1 and 0.7 by the two words, and 0.85 by itself: by the sum it is always the answer."""
 
     def line(draw):
         label = draw.randrange(2)
         answer = Example("", text(draw, label) if draw.random() < 0.7 else "", None, int(draw.random() < 0.3) * label)
-        return asked.show(answer).strip()
+        return bowls.show(answer).strip()
 
-    found = answers(asked, 0, trained(make_gpt, tokenizer, line, 200), CPU)
-    assert {each.chosen["sum"] for each in found} == {0}
-    assert sum(each.chosen["unconditional"] == each.example.label for each in found) > 54
+    answered = answers(bowls, 0, trained(make_gpt, tokenizer, line, 200), CPU)
+    assert {row.chosen["sum"] for row in answered} == {0}
+    assert sum(row.chosen["unconditional"] == row.example.label for row in answered) > 54
 
 
-def test_a_context_without_room_is_told_not_hidden(make_gpt, tokenizer, asked):
+def test_a_context_without_room_is_told_not_hidden(make_gpt, tokenizer, bowls):
     loaded = trained(make_gpt, tokenizer, lambda _: "bafo", 1)
-    long = [replace(example, a=f"{'sovi ' * 40}{example.a}") for example in asked.test[:7]]
-    few = replace(asked, test=[*long, *asked.test[7:13]], overlaps=[0.0] * 13)
-    found = answers(few, 9, loaded, CPU)
-    assert [each.cut for each in found] == [True] * 7 + [False] * 6
-    assert all(each.shots == 0 for each in found[:7])
-    assert all(0 < each.shots < 9 for each in found[7:])
-    figures = measured(few, 9, found, 0.5)
+    long = [replace(example, a=f"{'sovi ' * 40}{example.a}") for example in bowls.test[:7]]
+    few = replace(bowls, test=[*long, *bowls.test[7:13]], overlaps=[0.0] * 13)
+    answered = answers(few, 9, loaded, CPU)
+    assert [answer.cut for answer in answered] == [True] * 7 + [False] * 6
+    assert all(answer.shots == 0 for answer in answered[:7])
+    assert all(0 < answer.shots < 9 for answer in answered[7:])
+    figures = measured(few, 9, answered, 0.5)
     assert (figures["fewer_shots"], figures["no_shot"], figures["cut"]) == (13, 7, 7)
-    assert [each.cut for each in answers(replace(few, words=2), 0, loaded, CPU)] == [
-        len(each.a.split()) > 2 for each in few.test
+    assert [answer.cut for answer in answers(replace(few, words=2), 0, loaded, CPU)] == [
+        len(example.a.split()) > 2 for example in few.test
     ]
 
 
-def test_options_that_the_model_cannot_tell_apart_or_hold_are_refused(make_gpt, tokenizers, asked):
+def test_options_that_the_model_cannot_tell_apart_or_hold_are_refused(make_gpt, tokenizers, bowls):
     loaded = trained(make_gpt, tokenizers["wordpiece"], lambda _: "bafo", 1)
     for options, error in (
         ({"salt": "\u4e2d", "rice": "\u56fd"}, "fewshot.prompts.bowls.options: to the model's tokenizer '\u56fd' is"),
         ({"salt": "so", "rice": "bafo " * 50 + "."}, "fewshot.tasks: bowls: the option 'bafo "),
     ):
         with pytest.raises(UserError) as refused:
-            answers(replace(asked, prompt=Prompt("{a}", options)), 0, loaded, CPU)
+            answers(replace(bowls, prompt=Prompt("{a}", options)), 0, loaded, CPU)
         assert str(refused.value).startswith(error)
 
 
-def test_contaminated_examples_are_left_out_of_the_score_and_told(asked):
+def test_contaminated_examples_are_left_out_of_the_score_and_told(bowls):
     """Of 12 answers 9 are right by the sum; of the 4 contaminated ones all are."""
     wrong = {5, 6, 7}
-    found = []
-    for i, example in enumerate(asked.test[:12]):
+    answered = []
+    for i, example in enumerate(bowls.test[:12]):
         label = int(example.label)
-        said = dict.fromkeys(RULES, label) | {"sum": 1 - label if i in wrong else label}
-        found.append(Answer(example, said, 0, False, 0.5 + 0.1 * i if i < 4 else 0.49 if i == 4 else 0.0))
-    figures = measured(asked, 0, found, 0.5)
+        choices = dict.fromkeys(RULES, label) | {"sum": 1 - label if i in wrong else label}
+        answered.append(Answer(example, choices, 0, False, 0.5 + 0.1 * i if i < 4 else 0.49 if i == 4 else 0.0))
+    figures = measured(bowls, 0, answered, 0.5)
     assert (figures["examples"], figures["excluded"]) == (8, 4)
     assert (figures["score"], figures["all_score"]) == (5 / 8, 9 / 12)
     assert figures["score_per_byte"] == figures["score_per_byte_low"] == figures["score_per_byte_high"] == 1
     assert figures["score_low"] < 5 / 8 < figures["score_high"]
-    assert measured(asked, 0, found, None)["score"] == measured(asked, 0, found, None)["all_score"] == 9 / 12
-    nothing = measured(asked, 0, found[:4], 0.5)
+    assert measured(bowls, 0, answered, None)["score"] == measured(bowls, 0, answered, None)["all_score"] == 9 / 12
+    nothing = measured(bowls, 0, answered[:4], 0.5)
     assert (nothing["examples"], nothing["all_score"]) == (0, 1.0)
     assert "score" not in nothing
-    together = [replace(each, example=replace(each.example, group="d")) for each in found]
-    single = measured(asked, 0, together, 0.5)
+    together = [replace(answer, example=replace(answer.example, group="d")) for answer in answered]
+    single = measured(bowls, 0, together, 0.5)
     assert (single["score_low"], single["score"], single["score_high"]) == (0.0, 5 / 8, 1.0)
-    row = dict(zip(COLUMNS, rows(TASK, found)[5], strict=True))
-    right = TASK.labels[int(asked.test[5].label)]
+    row = dict(zip(COLUMNS, rows(TASK, answered)[5], strict=True))
+    right = TASK.labels[int(bowls.test[5].label)]
     assert (row["id"], row["label"], row["per_token"], row["overlap"]) == ("e5", right, right, "0.0")
     assert row["prediction"] != right

@@ -48,8 +48,8 @@ def write(
     """An evidence folder: documents of 10 bytes, with so many nats more than usual each; and ``size`` examples of four
     classes, ``correct`` of them right, those that come first after the first ``turn``; ``paragraphs`` make a group."""
     folder.mkdir(parents=True, exist_ok=True)
-    each = [(i, f"{i}" if i else last_text, 10, 7, 1 + nats + 0.01 * i, quantity, rule) for i in range(documents)]
-    files = {"likelihood": [("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured"), *each]}
+    texts = [(i, f"{i}" if i else last_text, 10, 7, 1 + nats + 0.01 * i, quantity, rule) for i in range(documents)]
+    files = {"likelihood": [("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured"), *texts]}
     for seed in range(1, seeds + 1):
         groups = [f"d{i // paragraphs}" if paragraphs else "" for i in range(size)]
         given = [f"era{(i + ((i - turn) % size >= correct)) % 4}" for i in range(size)]
@@ -92,11 +92,11 @@ def verdicts(decision):
 
 def judge(challenger, champion, rules=RULES, earlier_challengers=0):
     evidence = read_evidence(challenger, rules), read_evidence(champion, rules, partial=True)
-    return decide(*evidence, rules, earlier_challengers=asked)
+    return decide(*evidence, rules, earlier_challengers=earlier_challengers)
 
 
 def by_tasks(challenger, champion, rules=PAPERS, earlier_challengers=0):
-    return judge(challenger, champion, rules.for_evidence(challenger), asked)
+    return judge(challenger, champion, rules.for_evidence(challenger), earlier_challengers)
 
 
 @pytest.mark.parametrize("metric", ["bits_per_byte", "era/score", "score"])
@@ -338,10 +338,10 @@ def test_a_model_of_another_paper_is_judged_by_its_scores(tmp_path):
     assert verdicts(back)["bits_per_byte"] == "not comparable"
 
 
-def answers(folder, given, true, score="accuracy"):
+def answers(folder, given, labels, score="accuracy"):
     """An evidence folder of one task and one seed, with these predictions and labels."""
     folder.mkdir()
-    rows = [(f"e{i}", f"s{i}", "", *pair, score, "r") for i, pair in enumerate(zip(true, given, strict=True))]
+    rows = [(f"e{i}", f"s{i}", "", *pair, score, "r") for i, pair in enumerate(zip(labels, given, strict=True))]
     with (folder / "era.1.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("id", "sha256", "subset", "label", "prediction", "score", "measured"), *rows])
     return folder
@@ -349,9 +349,9 @@ def answers(folder, given, true, score="accuracy"):
 
 def test_a_task_is_judged_by_other_scores_beside_its_own(tmp_path):
     """One says the frequent class always: as often right as the other, which finds the rare one, too."""
-    true = ["often"] * 90 + ["rarely"] * 10
-    lazy = answers(tmp_path / "lazy", ["often"] * 100, true)
-    able = answers(tmp_path / "able", ["often"] * 80 + ["rarely"] * 20, true)
+    labels = ["often"] * 90 + ["rarely"] * 10
+    lazy = answers(tmp_path / "lazy", ["often"] * 100, labels)
+    able = answers(tmp_path / "able", ["often"] * 80 + ["rarely"] * 20, labels)
     metrics = {name: MetricRule("higher", 0.02) for name in ("era/score", "era/macro_f1", "era/f1:rarely+matthews")}
     rules = replace(RULES, primary="era/score", margin=0.05, metrics=metrics)
     decision = judge(lazy, able, rules)
@@ -369,17 +369,17 @@ def test_a_task_is_judged_by_other_scores_beside_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "true", "own", "other"),
+    ("given", "labels", "own", "other"),
     [
         (["red car", "blue"], ['["a red car"]', '["blue", "sky"]'], "exact_match", "exact_match+answer_f1"),
         (["1.5", "2", "4"], ["1", "2", "3"], "pearson", "spearman"),
     ],
 )
-def test_answers_by_another_score_are_those_that_were_written_under_it(tmp_path, given, true, own, other):
-    found, expected = (
-        read_task([answers(tmp_path / score, given, true, score) / "era.1.csv"]) for score in (own, other)
+def test_answers_by_another_score_are_those_that_were_written_under_it(tmp_path, given, labels, own, other):
+    table, expected = (
+        read_task([answers(tmp_path / score, given, labels, score) / "era.1.csv"]) for score in (own, other)
     )
-    by = found.by(other)
+    by = table.by(other)
     assert (by.metric, by.value) == (f"era/{other}", expected.value)
     assert np.array_equal(by.results.columns, expected.results.columns)
 
@@ -577,9 +577,9 @@ def simulated(seed, gain, seeds=1, size=240):
             liked = rng.normal(size=size)[groups] / 2
             right = rng.normal(size=(seeds, size)) + hard + liked > -0.8 - 4 * more
             whole = {"strata": np.zeros(size, int), "classes": ("a", "b"), "subsets": ("",), "groups": groups}
-            found = Answers("accuracy", labels, np.where(right, labels, 1 - labels), **whole)
+            results = Answers("accuracy", labels, np.where(right, labels, 1 - labels), **whole)
             examples = tuple((f"{i}", "", "", "") for i in range(size))
-            tables[task] = Table(examples, f"{task}/score", score_by_subset(found)[""], found)
+            tables[task] = Table(examples, f"{task}/score", score_by_subset(results)[""], results)
     surprise = rng.uniform(1, 2, 40)
     for tables, more in zip(sides, (0.0, gain), strict=True):
         nats = Sums(100 * surprise * (1 - more) + rng.normal(size=40), np.full(40, 100.0))
@@ -592,12 +592,12 @@ def simulated(seed, gain, seeds=1, size=240):
 def test_an_equal_challenger_rarely_passes_and_one_that_is_much_better_nearly_always(seeds):
     """At 5 %, two-sided, one of 40 equal ones is expected to be better by chance: of 120 three, more than eight once in
     a hundred."""
-    found = {}
+    passes = {}
     for gain, times in ((0.0, 120), (0.1, 30)):
         pairs = (simulated(seed, gain, seeds) for seed in range(times))
-        found[gain] = sum(decide(new, old, SIMULATED, 300).passed for old, new in pairs)
-    assert found[0.0] <= 8
-    assert found[0.1] >= 27
+        passes[gain] = sum(decide(new, old, SIMULATED, 300).passed for old, new in pairs)
+    assert passes[0.0] <= 8
+    assert passes[0.1] >= 27
 
 
 @settings(max_examples=15, deadline=None)
@@ -609,11 +609,11 @@ def test_an_equal_challenger_rarely_passes_and_one_that_is_much_better_nearly_al
     st.integers(0, 30),
     st.booleans(),
 )
-def test_what_a_decision_always_is(seed, gain, seeds, margin, asked, cheaper):
+def test_what_a_decision_always_is(seed, gain, seeds, margin, earlier_challengers, cheaper):
     old, new = simulated(seed, gain, seeds, size=120)
     new = replace(new, parameters=0.5 if cheaper else 1.0)
     rules = replace(SIMULATED, margin=margin)
-    there, back = decide(new, old, rules, 100, asked), decide(old, new, rules, 100, asked)
+    there, back = decide(new, old, rules, 100, earlier_challengers), decide(old, new, rules, 100, earlier_challengers)
     # Of two models at most one is better than the other, and cheaper.
     assert not (there.passed and back.passed and margin == 0)
     assert not (back.passed and not any("better" in reason for reason in back.reasons))

@@ -62,15 +62,17 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
                 weight.zero_()
     text = make_text(length, seed, vocab_size)
     config = LikelihoodConfig(stride=stride, excerpt=excerpt, within_word=within_word, orders=orders)
-    (found,) = FUNCTIONS[quantity](model, [text], config, device)
+    (likelihood,) = FUNCTIONS[quantity](model, [text], config, device)
     cut = quantity in CUT_SHORT and excerpt is not None and excerpt < length
     scored = excerpt if cut else length
     # EOS is predicted where the document ends, but by a masked model, which does not know where.
     tokens = scored + (not cut and not quantity.endswith("pseudo_bits_per_byte"))
-    assert (found.tokens, found.bytes) == (tokens, sum(text.sizes[:scored]))
-    assert found.nats == pytest.approx(tokens * math.log(vocab_size), rel=1e-12)
-    assert total([found]).bits_per_byte == pytest.approx(tokens * math.log2(vocab_size) / found.bytes, rel=1e-12)
-    assert total([found]).perplexity == pytest.approx(vocab_size, rel=1e-12)
+    assert (likelihood.tokens, likelihood.bytes) == (tokens, sum(text.sizes[:scored]))
+    assert likelihood.nats == pytest.approx(tokens * math.log(vocab_size), rel=1e-12)
+    assert total([likelihood]).bits_per_byte == pytest.approx(
+        tokens * math.log2(vocab_size) / likelihood.bytes, rel=1e-12
+    )
+    assert total([likelihood]).perplexity == pytest.approx(vocab_size, rel=1e-12)
 
 
 @pytest.mark.parametrize("together", [2, 5, 16])
@@ -81,12 +83,16 @@ def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device
     model, score = make(), FUNCTIONS[quantity]
     texts = [make_text(length, seed=length) for length in (3, 41, 11, 29, 12, 13)]
     alone = [next(iter(score(model, [text], CONFIG, device))) for text in texts]
-    assert len({found.nats for found in alone}) == len(texts)
+    assert len({likelihood.nats for likelihood in alone}) == len(texts)
     for order in (1, -1):
         beside = list(score(model, texts[::order], CONFIG, device))[::order]
-        assert [(found.tokens, found.bytes) for found in beside] == [(found.tokens, found.bytes) for found in alone]
+        assert [(likelihood.tokens, likelihood.bytes) for likelihood in beside] == [
+            (likelihood.tokens, likelihood.bytes) for likelihood in alone
+        ]
         # Read side by side, a text's sums are taken in another order.
-        assert [found.nats for found in beside] == pytest.approx([found.nats for found in alone], rel=1e-12)
+        assert [likelihood.nats for likelihood in beside] == pytest.approx(
+            [likelihood.nats for likelihood in alone], rel=1e-12
+        )
 
 
 def test_scoring_draws_no_dropout_and_keeps_no_gradient(case, make_text, device):
@@ -98,4 +104,4 @@ def test_scoring_draws_no_dropout_and_keeps_no_gradient(case, make_text, device)
     first, second = (list(score(model, [make_text(29)], CONFIG, device)) for _ in range(2))
     assert first == second
     assert made
-    assert not any(each.requires_grad for each in made)
+    assert not any(output.requires_grad for output in made)

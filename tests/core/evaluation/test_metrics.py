@@ -37,9 +37,9 @@ NUMBERS = st.floats(-9, 9).map(lambda x: round(x, 1))
 def test_the_correlations_are_those_of_scipy(pairs):
     predictions, labels = zip(*pairs, strict=True)
     assume(len(set(predictions)) > 1 < len(set(labels)))
-    each = [pearsonr(labels, predictions).statistic, spearmanr(labels, predictions).statistic]
-    found = scores(["pearson", "spearman", "pearson+spearman"], predictions, labels, ())
-    assert list(found.values()) == pytest.approx([*each, sum(each) / 2], abs=1e-9)
+    parts = [pearsonr(labels, predictions).statistic, spearmanr(labels, predictions).statistic]
+    values = scores(["pearson", "spearman", "pearson+spearman"], predictions, labels, ())
+    assert list(values.values()) == pytest.approx([*parts, sum(parts) / 2], abs=1e-9)
 
 
 def test_a_score_of_several_parts_is_their_mean():
@@ -54,7 +54,7 @@ def test_the_majority_is_that_of_the_training_set():
 
 
 @pytest.mark.parametrize(
-    ("said", "true", "f1"),
+    ("predictions", "gold", "f1"),
     [
         (["B-PER O O", "B-LOC O O"], ["B-PER I-PER O", "B-PER O O"], 0.0),  # another end, another type
         (["B-PER B-LOC O", "B-LOC O"], ["B-PER O O", "B-LOC O"], 4 / 5),
@@ -63,8 +63,8 @@ def test_the_majority_is_that_of_the_training_set():
         (["B-PER", "O"], ["O", "B-PER"], 0.0),
     ],
 )
-def test_entity_f1_of_cases_made_by_hand(said, true, f1):
-    sides = ([tags.split() for tags in side] for side in (said, true))
+def test_entity_f1_of_cases_made_by_hand(predictions, gold, f1):
+    sides = ([tags.split() for tags in side] for side in (predictions, gold))
     assert scores(["entity_f1"], *sides, ())["entity_f1"] == pytest.approx(f1)
     with pytest.raises(ValueError, match="1 tags for 2 words"):
         scores(["entity_f1"], [["O"]], [["O", "O"]], ())
@@ -72,8 +72,8 @@ def test_entity_f1_of_cases_made_by_hand(said, true, f1):
 
 def test_the_scores_of_texts_are_means_over_them():
     texts, right = ["the Limu", "", "Bato"], [["limu"], [], ["in Bato", "Dine"]]
-    found = scores(["exact_match", "answer_f1", "exact_match+answer_f1"], texts, right, ())
-    assert list(found.values()) == [pytest.approx(2 / 3), pytest.approx(8 / 9), pytest.approx(7 / 9)]
+    values = scores(["exact_match", "answer_f1", "exact_match+answer_f1"], texts, right, ())
+    assert list(values.values()) == [pytest.approx(2 / 3), pytest.approx(8 / 9), pytest.approx(7 / 9)]
     assert baseline("exact_match", right, right, ()) == pytest.approx(1 / 3)
     assert baseline("entity_f1", [["B-X"]], [["B-X", "O"]], ()) == 0.0
 

@@ -32,14 +32,14 @@ def test_the_likelier_text_is_the_answer_and_a_tie_is_half(tmp_path):
         ("y", "", 1, 9),
         ("y", "", 100.0, 100.0001),
     ]
-    found = table(tmp_path, answers)
-    assert found.predictions == (("good", "bad", "tie", "tie", "good", "good"),)
-    assert found.metric == "own/score"
-    assert found.value == pytest.approx((1 + 0 + 0.5 + 0.5 + 1 + 1) / 6)
-    assert found.names == ("a", "a", "b", "b", "p004", "p005")
+    pair_table = table(tmp_path, answers)
+    assert pair_table.predictions == (("good", "bad", "tie", "tie", "good", "good"),)
+    assert pair_table.metric == "own/score"
+    assert pair_table.value == pytest.approx((1 + 0 + 0.5 + 0.5 + 1 + 1) / 6)
+    assert pair_table.names == ("a", "a", "b", "b", "p004", "p005")
     apart = np.array([1, 1, 0, 0, 8, 1e-4])
-    assert found.confidences[0] == pytest.approx(1 / (1 + np.exp(-apart)))
-    assert found.unread().values(np.ones((1, 6))) == pytest.approx(0.5)
+    assert pair_table.confidences[0] == pytest.approx(1 / (1 + np.exp(-apart)))
+    assert pair_table.unread().values(np.ones((1, 6))) == pytest.approx(0.5)
 
 
 def test_a_difference_beyond_all_numbers_is_sure(tmp_path):
@@ -55,18 +55,18 @@ def test_documents_with_pairs_of_several_paradigms_are_drawn_whole(tmp_path):
         paradigms = draw.choice(list("uvwxyz"), 3, replace=False)
         answers += [(paradigm, f"d{number}", *((1.0, 2.0) if right else (2.0, 1.0))) for paradigm in paradigms]
         shares.append(right)
-    found = table(tmp_path, answers)
-    (draws,) = significance.bootstrap([found.results], significance.generator())
+    pair_table = table(tmp_path, answers)
+    (draws,) = significance.bootstrap([pair_table.results], significance.generator())
     assert np.std(draws[""].total) == pytest.approx(np.std(shares, ddof=1) / np.sqrt(60), rel=0.05)
     assert draws[""].freedom == 59
     for paradigm in "uvwxyz":
         assert draws[paradigm].total.mean() == pytest.approx(
-            found.results.values(weights(found, paradigm))[0, 0], abs=0.02
+            pair_table.results.values(weights(pair_table, paradigm))[0, 0], abs=0.02
         )
 
 
-def weights(found, paradigm):
-    return (found.results.strata == found.results.subsets.index(paradigm)).astype(float)[None]
+def weights(pair_table, paradigm):
+    return (pair_table.results.strata == pair_table.results.subsets.index(paradigm)).astype(float)[None]
 
 
 def test_a_paradigm_of_one_document_says_nothing_beyond_it(tmp_path):

@@ -64,10 +64,10 @@ def peer(documents, order):
         discounts, followed = tables[len(history)]
         if history not in followed:
             return lower
-        found = followed[history]
-        taken = {word: min(discounts[min(count, 3) - 1], count) for word, count in found.items()}
-        total = sum(found.values())
-        return (found.get(token, 0) - taken.get(token, 0)) / total + sum(taken.values()) / total * lower
+        followers = followed[history]
+        taken = {word: min(discounts[min(count, 3) - 1], count) for word, count in followers.items()}
+        total = sum(followers.values())
+        return (followers.get(token, 0) - taken.get(token, 0)) / total + sum(taken.values()) / total * lower
 
     return probability
 
@@ -75,15 +75,15 @@ def peer(documents, order):
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [2, 37])
 def test_probabilities_are_those_of_the_equations(order, count):
-    learned, asked = prose(3, count), prose(5, 13)
+    learned, unseen = prose(3, count), prose(5, 13)
     expected = peer(learned, order)
     nats = []
-    for document in asked:
+    for document in unseen:
         text = (EOS, *document, EOS)
         for end in range(1, len(text)):
             nats.append(-math.log(expected(text[max(0, end - order + 1) : end], text[end])))
-    found = NGrams(stream(learned), order, VOCABULARY).nats(stream(asked))
-    np.testing.assert_allclose(found, nats, rtol=1e-12)
+    actual = NGrams(stream(learned), order, VOCABULARY).nats(stream(unseen))
+    np.testing.assert_allclose(actual, nats, rtol=1e-12)
 
 
 @given(learned=DOCUMENTS, history=st.lists(WORDS, max_size=7), order=st.integers(1, 5))

@@ -50,12 +50,12 @@ def test_the_share_is_that_of_a_search_word_by_word(examples, training, n):
         return [tuple(words[i : i + k]) for i in range(len(words) - k + 1)] if words else []
 
     def share(texts):
-        found = []
+        hits = []
         for text in texts:
             k = min(n, len(text.split()))
-            known = {gram for other in training for gram in grams(other, k)}
-            found += [gram in known for gram in grams(text, k)]
-        return sum(found) / len(found) if found else 0.0
+            seen = {gram for other in training for gram in grams(other, k)}
+            hits += [gram in seen for gram in grams(text, k)]
+        return sum(hits) / len(hits) if hits else 0.0
 
     sizes, shares = overlaps(examples, among(training), n)
     assert sizes.tolist() == [sum(len(text.split()) for text in texts) for texts in examples]
@@ -75,8 +75,8 @@ def test_what_is_found_in_parts_is_what_is_found_in_all(tmp_path_factory, exampl
             search_part((wanted, (folder / f"{i}.parquet", slice(0, 1))), results[-1])
         return any_of(wanted, results)
 
-    for found, whole in zip(overlaps(examples, search, 3), overlaps(examples, among(training), 3), strict=True):
-        np.testing.assert_array_equal(found, whole)
+    for in_parts, whole in zip(overlaps(examples, search, 3), overlaps(examples, among(training), 3), strict=True):
+        np.testing.assert_array_equal(in_parts, whole)
 
 
 def test_another_question_in_the_same_folder_has_its_own_answer(tmp_path):

@@ -50,9 +50,9 @@ def test_the_fixed_order_predicts_every_token_once_from_left_to_right(make_xlnet
     model, text = make_xlnet(memory=memory).eval(), make_text(length)
     orders = reading_order(length + 2, 13, memory > 0)
     assert sum(map(len, orders)) - (1 if memory else len(orders)) == length + 1
-    (found,) = score(model, [text], PLAIN, device)
-    assert (found.tokens, found.bytes) == (length + 1, sum(text.sizes))
-    assert found.nats == pytest.approx(by_hand(model, [EOS, *text.ids, EOS], orders), rel=1e-12)
+    (likelihood,) = score(model, [text], PLAIN, device)
+    assert (likelihood.tokens, likelihood.bytes) == (length + 1, sum(text.sizes))
+    assert likelihood.nats == pytest.approx(by_hand(model, [EOS, *text.ids, EOS], orders), rel=1e-12)
 
 
 @pytest.mark.parametrize("memory", [0, 7])
@@ -68,12 +68,12 @@ def test_the_mean_is_that_of_single_orders(make_xlnet, make_text, device, monkey
 
     monkeypatch.setattr(order_bits_per_byte, "_order", noted)
     model, text = make_xlnet(memory=memory).eval(), make_text(29)
-    (found,) = score_orders(model, [text], LikelihoodConfig(stride=1, excerpt=excerpt, orders=3), device)
+    (likelihood,) = score_orders(model, [text], LikelihoodConfig(stride=1, excerpt=excerpt, orders=3), device)
     sequence = [EOS, *text.ids, EOS] if excerpt is None else [EOS, *text.ids[:excerpt]]
-    assert found.tokens == len(sequence) - 1
+    assert likelihood.tokens == len(sequence) - 1
     nats = [by_hand(model, sequence, [np.argsort(places).tolist() for places in drawn[i::3]]) for i in range(3)]
     assert len(set(nats)) == 3
-    assert found.nats == pytest.approx(sum(nats) / 3, rel=1e-12)
+    assert likelihood.nats == pytest.approx(sum(nats) / 3, rel=1e-12)
     assert all(sorted(places) == list(range(len(places))) for places in drawn)
     assert all(places[0] == 0 for places in drawn[:3])
 
@@ -82,8 +82,8 @@ def test_orders_differ_from_each_other_and_from_text_to_text_and_come_again(make
     model = make_xlnet()
 
     def nats(seed, orders):
-        (found,) = score_orders(model, [make_text(12, seed)], LikelihoodConfig(stride=1, orders=orders), device)
-        return found.nats
+        (likelihood,) = score_orders(model, [make_text(12, seed)], LikelihoodConfig(stride=1, orders=orders), device)
+        return likelihood.nats
 
     assert nats(0, 5) == nats(0, 5)
     assert len({nats(0, orders) for orders in (1, 2, 3)}) == 3
@@ -93,9 +93,9 @@ def test_the_mean_over_many_orders_is_the_mean_over_all(make_xlnet, make_text, d
     model, text = make_xlnet().eval(), make_text(3)
     sequence = [EOS, *text.ids, EOS]
     every = [by_hand(model, sequence, [[0, *order]]) for order in itertools.permutations(range(1, 5))]
-    (found,) = score_orders(model, [text], LikelihoodConfig(stride=1, orders=600), device)
+    (likelihood,) = score_orders(model, [text], LikelihoodConfig(stride=1, orders=600), device)
     spread = float(np.std(every))
-    assert abs(found.nats - np.mean(every)) < 4 * spread / 600**0.5
+    assert abs(likelihood.nats - np.mean(every)) < 4 * spread / 600**0.5
     assert abs(by_hand(model, sequence, [[0, 1, 2, 3, 4]]) - np.mean(every)) > 4 * spread / 600**0.5
 
 

@@ -38,9 +38,9 @@ def by_hand(model, text, within_word, shifted):
 @pytest.mark.parametrize("length", [0, 1, 7, 11, 12, 29])
 def test_the_score_is_the_sum_over_tokens_masked_one_at_a_time(make_bert, make_text, device, length, within_word):
     model, text = make_bert().eval(), make_text(length)
-    (found,) = score(model, [text], LikelihoodConfig(stride=1, within_word=within_word), device)
-    assert (found.tokens, found.bytes) == (length, sum(text.sizes))
-    assert found.nats == pytest.approx(by_hand(model, text, within_word, False), rel=1e-12)
+    (likelihood,) = score(model, [text], LikelihoodConfig(stride=1, within_word=within_word), device)
+    assert (likelihood.tokens, likelihood.bytes) == (length, sum(text.sizes))
+    assert likelihood.nats == pytest.approx(by_hand(model, text, within_word, False), rel=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "config"), [(GPT, GPTConfig), (Llama, LlamaConfig)])
@@ -50,17 +50,17 @@ def test_the_shifted_score_is_that_of_the_positions_before(make_text, device, ki
     torch.manual_seed(0)
     model = kind(config(37, context=13, layers=2, heads=3, width=24, initializer_range=0.3)).double().eval()
     text = make_text(length)
-    (found,) = score_shifted(model, [text], LikelihoodConfig(stride=1, within_word=within_word), device)
-    assert (found.tokens, found.bytes) == (length, sum(text.sizes))
-    assert found.nats == pytest.approx(by_hand(model, text, within_word, True), rel=1e-12)
+    (likelihood,) = score_shifted(model, [text], LikelihoodConfig(stride=1, within_word=within_word), device)
+    assert (likelihood.tokens, likelihood.bytes) == (length, sum(text.sizes))
+    assert likelihood.nats == pytest.approx(by_hand(model, text, within_word, True), rel=1e-12)
 
 
 @pytest.mark.parametrize("excerpt", [1, 11, 12, 28, 29, 99])
 def test_an_excerpt_is_the_beginning_as_a_text_of_its_own(make_bert, make_text, device, excerpt):
     model, text = make_bert(), make_text(29)
     beginning = Text(text.ids[:excerpt], text.sizes[:excerpt], text.starts[:excerpt])
-    (found,) = score(model, [text], LikelihoodConfig(stride=1, excerpt=excerpt), device)
-    assert [found] == list(score(model, [beginning], LikelihoodConfig(stride=1), device))
+    (likelihood,) = score(model, [text], LikelihoodConfig(stride=1, excerpt=excerpt), device)
+    assert [likelihood] == list(score(model, [beginning], LikelihoodConfig(stride=1), device))
 
 
 def test_a_context_without_room_is_an_error(make_bert, make_text, device):

@@ -22,14 +22,14 @@ def test_scores_are_those_of_all_similarities(form, monkeypatch):
     """37 queries; scikit-learn sees the whole matrix, we one rank each."""
     monkeypatch.setattr(example_counts, "AT_ONCE", 5)
     draw = np.random.default_rng(5)
-    asked, held = draw.normal(size=(37, 7)), draw.normal(size=(37, 7))
-    similar, right = asked @ held.T, np.eye(37)
-    found = ranks([f"q{i}" for i in range(37)], [f"p{i}" for i in range(37)], form(asked), form(held))
-    assert found == [1 + int((row > row[i]).sum()) for i, row in enumerate(similar)]
-    assert min(found) == 1 < 10 < max(found)
-    measured = scores(NAMES, found, [1] * 37, ())
+    queries, held = draw.normal(size=(37, 7)), draw.normal(size=(37, 7))
+    similar, right = queries @ held.T, np.eye(37)
+    places = ranks([f"q{i}" for i in range(37)], [f"p{i}" for i in range(37)], form(queries), form(held))
+    assert places == [1 + int((row > row[i]).sum()) for i, row in enumerate(similar)]
+    assert min(places) == 1 < 10 < max(places)
+    measured = scores(NAMES, places, [1] * 37, ())
     assert measured["ndcg_at_10"] == pytest.approx(ndcg_score(right, similar, k=10), rel=1e-12)
-    near = [rank for rank in found if rank <= 10]
+    near = [rank for rank in places if rank <= 10]
     assert measured["mrr_at_10"] == pytest.approx(sum(1 / rank for rank in near) / 37, rel=1e-12)
     assert measured["recall_at_10"] == pytest.approx(len(near) / 37, rel=1e-12)
     assert baseline("ndcg_at_10", [1], [1] * 37, ()) == 0.0

@@ -18,11 +18,11 @@ from plm_core.text.tokenizers import CLS, MASK, PIECES, SEP
 def test_a_blank_is_filled_by_the_likeliest_pieces_in_order(make_bert, tokenizers, device, kind):
     tokenizer = tokenizers[kind]
     model = make_bert(vocab_size=307, context=37).eval()
-    found = fill(model, tokenizer, "so ___ kasi", device)
+    filled = fill(model, tokenizer, "so ___ kasi", device)
     ids = [CLS, *tokenizer.encode("so"), MASK, *tokenizer.encode(" kasi"), SEP]
     logits = model.logits(model(torch.tensor([ids]))[0, ids.index(MASK)])[len(PIECES) :]
-    assert len(found) == 5
-    for (piece, probability), place in zip(found, logits.argsort(descending=True), strict=False):
+    assert len(filled) == 5
+    for (piece, probability), place in zip(filled, logits.argsort(descending=True), strict=False):
         assert piece == tokenizer.piece(int(place) + len(PIECES))
         assert probability == pytest.approx(float(logits.softmax(dim=0)[place]), rel=1e-12)
 
@@ -85,8 +85,8 @@ def test_of_texts_without_such_a_sequence_nothing_can_be_said(texts):
 
 @given(texts=st.lists(WORDS, max_size=4), n=st.integers(1, 4))
 def test_shares_are_between_0_and_1_and_a_text_is_copied_from_itself(texts, n):
-    for found in (distinct(texts, n), repeated(texts, n)):
-        assert math.isnan(found) or 0 <= found <= 1
+    for value in (distinct(texts, n), repeated(texts, n)):
+        assert math.isnan(value) or 0 <= value <= 1
     share, longest = copied(texts, among(texts[::-1]), n)
     most = max((len(text.split()) for text in texts), default=0)
     assert (share, longest) == ((1.0, most) if most >= n else (pytest.approx(math.nan, nan_ok=True), 0))

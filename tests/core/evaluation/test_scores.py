@@ -24,30 +24,30 @@ def test_a_likelihood_of_a_lossy_tokenizers_tokens_has_a_name_of_its_own(tokeniz
 
 def test_words_of_wordpiece_begin_at_every_piece_that_goes_on_with_none(tokenizers):
     tokenizer = tokenizers["wordpiece"]
-    found = tokenized("so kasi,\nlobitumo so", tokenizer)
-    pieces = [tokenizer.piece(i) for i in found.ids]
-    assert found.starts == [not piece.startswith("##") for piece in pieces]
-    assert sum(found.starts) == 5
-    assert False in found.starts
+    spelled = tokenized("so kasi,\nlobitumo so", tokenizer)
+    pieces = [tokenizer.piece(i) for i in spelled.ids]
+    assert spelled.starts == [not piece.startswith("##") for piece in pieces]
+    assert sum(spelled.starts) == 5
+    assert False in spelled.starts
 
 
 def test_sums_are_divided_once():
     """A short document does not weigh as much as a long one."""
-    found = total([Likelihood(8.0, 2, 4), Likelihood(2.0, 3, 96)])
-    assert (found.nats, found.tokens, found.bytes) == (10.0, 5, 100)
-    assert found.nats_per_token == 2.0
-    assert found.bits_per_byte == pytest.approx(10 / math.log(2) / 100)
-    assert found.perplexity == pytest.approx(math.exp(2))
+    whole = total([Likelihood(8.0, 2, 4), Likelihood(2.0, 3, 96)])
+    assert (whole.nats, whole.tokens, whole.bytes) == (10.0, 5, 100)
+    assert whole.nats_per_token == 2.0
+    assert whole.bits_per_byte == pytest.approx(10 / math.log(2) / 100)
+    assert whole.perplexity == pytest.approx(math.exp(2))
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "bytelevel"])
 @given(text=st.text(max_size=37) | st.text("abo ▁\n<0x>Aé漢", max_size=37))
 def test_a_texts_bytes_are_those_of_its_utf8(tokenizers, kind, text):
-    found = tokenized(text, tokenizers[kind])
-    assert found.ids == tokenizers[kind].encode(text)
+    spelled = tokenized(text, tokenizers[kind])
+    assert spelled.ids == tokenizers[kind].encode(text)
     # Also where a token is lossy: what it drops counts as text that was said.
-    assert found.bytes == len(normalize(text).encode()) or not found.ids
-    assert found.ended
+    assert spelled.bytes == len(normalize(text).encode()) or not spelled.ids
+    assert spelled.ended
 
 
 @given(most=st.integers(0, 40))
@@ -71,9 +71,9 @@ def test_an_excerpt_has_no_end_where_the_document_has_none(device):
 
 def test_words_begin_at_spaces_and_around_line_ends(tokenizer):
     text = "so kasi\nlobitumo so"
-    found = tokenized(text, tokenizer)
+    spelled = tokenized(text, tokenizer)
     words: list[str] = []
-    for token, start in zip(found.ids, found.starts, strict=True):
+    for token, start in zip(spelled.ids, spelled.starts, strict=True):
         piece = tokenizer.piece(token).replace("▁", " ")
         words = [*words, piece] if start else [*words[:-1], words[-1] + piece]
     assert words == ["so", " kasi", "\n", "lobitumo", " so"]
@@ -82,11 +82,11 @@ def test_words_begin_at_spaces_and_around_line_ends(tokenizer):
 @given(length=LENGTHS, context=st.integers(1, 37), stride=st.integers(1, 37))
 def test_windows_predict_every_position_once_and_fit_the_context(length, context, stride):
     assume(stride <= context)
-    found = list(windows(length, context, stride))
-    predicted = [position for _, first, stop in found for position in range(first, stop)]
+    spans = list(windows(length, context, stride))
+    predicted = [position for _, first, stop in spans for position in range(first, stop)]
     assert predicted == list(range(length))
-    assert all(0 <= start <= first < stop <= length for start, first, stop in found)
-    assert {stop - start for start, _, stop in found} == {min(length, context)}
+    assert all(0 <= start <= first < stop <= length for start, first, stop in spans)
+    assert {stop - start for start, _, stop in spans} == {min(length, context)}
 
 
 @given(length=LENGTHS, context=st.integers(1, 37), stride=st.integers(1, 37))

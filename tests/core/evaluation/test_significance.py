@@ -40,11 +40,11 @@ def alone(score, labels, predictions, classes):
     return Answers(score, labels, predictions, np.zeros(len(labels), int), classes, ("",), np.arange(len(labels)))
 
 
-def simulated(rng, *, size=200, right=(0.7, 0.7), seeds=1, spread=0.0, documents=0, known=True):
+def simulated(rng, *, size=200, right=(0.7, 0.7), seeds=1, spread=0.0, documents=0, grouped=True):
     """Two models of these accuracies on the same examples, some of which are hard for both.
 
     Seeds differ in accuracy with this standard deviation. Examples come from so many documents (0: each its own), of
-    which each model likes some; ``known`` says whether the results know of them.
+    which each model likes some; ``grouped`` says whether the results know of them.
     """
     labels, hard = rng.integers(0, 2, size), rng.normal(size=size) * 0.5
     groups = np.arange(size) % (documents or size)
@@ -54,28 +54,32 @@ def simulated(rng, *, size=200, right=(0.7, 0.7), seeds=1, spread=0.0, documents
         skill = norm.ppf(accuracy) * math.sqrt(2.25 if documents else 1.25) + rng.normal(size=(seeds, 1)) * spread
         correct = skill + hard + liked + rng.normal(size=(seeds, size)) > 0
         answers = of_classes(labels, *np.where(correct, labels, 1 - labels))
-        sides.append(replace(answers, groups=groups) if known else answers)
+        sides.append(replace(answers, groups=groups) if grouped else answers)
     return sides
 
 
-@pytest.mark.parametrize(("failed", "asked"), [(0, 1), (1, 1), (0, 37), (7, 99), (99, 99)])
+@pytest.mark.parametrize(("failed", "count"), [(0, 1), (1, 1), (0, 37), (7, 99), (99, 99)])
 @pytest.mark.parametrize("level", [0.9, 0.95])
-def test_the_interval_of_a_share_is_that_of_scipy(failed, asked, level):
-    expected = binomtest(failed, asked).proportion_ci(level, method="wilson")
-    found = wilson(failed / asked, asked, level)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+def test_the_interval_of_a_share_is_that_of_scipy(failed, count, level):
+    expected = binomtest(failed, count).proportion_ci(level, method="wilson")
+    result = wilson(failed / count, count, level)
+    assert (result.low, result.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_the_percentile_interval_is_that_of_scipy():
     rng = np.random.default_rng(5)
-    one, two = simulated(rng, size=150, right=(0.6, 0.75))
-    first, second = (draws[""] for draws in bootstrap([one, two], generator(1)))
-    found = interval(second - first)
+    champion, challenger = simulated(rng, size=150, right=(0.6, 0.75))
+    first, second = (draws[""] for draws in bootstrap([champion, challenger], generator(1)))
+    result = interval(second - first)
     reference = scipy_bootstrap(
-        (two.right()[0].astype(float) - one.right()[0],), np.mean, method="percentile", n_resamples=9999, rng=7
+        (challenger.right()[0].astype(float) - champion.right()[0],),
+        np.mean,
+        method="percentile",
+        n_resamples=9999,
+        rng=7,
     ).confidence_interval
-    assert (found.low, found.high) == pytest.approx((reference.low, reference.high), abs=0.01)
-    assert found.half == pytest.approx((found.high - found.low) / 2)
+    assert (result.low, result.high) == pytest.approx((reference.low, reference.high), abs=0.01)
+    assert result.half == pytest.approx((result.high - result.low) / 2)
 
 
 def test_the_interval_of_a_correlation_is_that_of_scipy():
@@ -92,24 +96,24 @@ def test_the_interval_of_a_correlation_is_that_of_scipy():
         n_resamples=2999,
         rng=7,
     ).confidence_interval
-    found = interval(draws[""])
-    assert (found.low, found.high) == pytest.approx((reference.low, reference.high), abs=0.02)
+    result = interval(draws[""])
+    assert (result.low, result.high) == pytest.approx((reference.low, reference.high), abs=0.02)
 
 
 def test_a_subset_keeps_its_size_in_every_resample():
     labels = np.zeros(40, int)
     strata = np.arange(40) // 30
-    found = Answers("accuracy", labels, np.array([strata]), strata, ("a", "b"), ("m", "mm"), np.arange(40))
-    (draws,) = bootstrap([found], generator(1), resamples=50)
-    assert {name: {*found.total} for name, found in draws.items()} == {"": {0.75}, "m": {1.0}, "mm": {0.0}}
+    results = Answers("accuracy", labels, np.array([strata]), strata, ("a", "b"), ("m", "mm"), np.arange(40))
+    (draws,) = bootstrap([results], generator(1), resamples=50)
+    assert {name: {*resampled.total} for name, resampled in draws.items()} == {"": {0.75}, "m": {1.0}, "mm": {0.0}}
 
 
 @pytest.mark.parametrize("seeds", [2, 5])
 def test_the_spread_over_seeds_is_in_the_interval(seeds):
     """Every example alike, seeds right or wrong as a whole: the standard error is that of a mean of S seeds."""
     shares = np.linspace(0, 1, seeds) >= 0.5
-    one = of_classes(np.zeros(100, int), *(np.full(100, int(not right)) for right in shares))
-    (draws,) = bootstrap([one], generator(1))
+    results = of_classes(np.zeros(100, int), *(np.full(100, int(not right)) for right in shares))
+    (draws,) = bootstrap([results], generator(1))
     assert np.std(draws[""].total) == pytest.approx(np.std(shares, ddof=1) / math.sqrt(seeds), rel=0.03)
     assert draws[""].freedom == pytest.approx(seeds - 1)
     uneven = of_classes(np.zeros(100, int), np.zeros(100, int), np.arange(100) < 10)
@@ -128,44 +132,46 @@ def test_mcnemar_is_the_binomial_test_and_from_25_on_chi_squared_with_continuity
 
 
 def test_the_permutation_test_of_few_examples_is_the_exact_one():
-    one, two = np.array([1.0, 4.0, 2.5, 7.0, 3.0]), np.array([1.5, 3.0, 4.0, 9.0, 5.0])
+    left, right = np.array([1.0, 4.0, 2.5, 7.0, 3.0]), np.array([1.5, 3.0, 4.0, 9.0, 5.0])
     size = np.full(5, 10.0)
     signs = np.array(list(product([1, -1], repeat=5)))
-    exact = np.mean(np.abs(signs @ (two - one)) >= abs((two - one).sum()) - 1e-9)
-    assert permutation([(Sums(one, size), Sums(two, size))], generator(1)) == pytest.approx(exact, abs=0.01)
-    reference = scipy_permutation((one, two), lambda a, b, axis: np.mean(a - b, axis=axis), permutation_type="samples")
+    exact = np.mean(np.abs(signs @ (right - left)) >= abs((right - left).sum()) - 1e-9)
+    assert permutation([(Sums(left, size), Sums(right, size))], generator(1)) == pytest.approx(exact, abs=0.01)
+    reference = scipy_permutation(
+        (left, right), lambda a, b, axis: np.mean(a - b, axis=axis), permutation_type="samples"
+    )
     assert exact == pytest.approx(reference.pvalue)
 
 
 def test_the_permutation_test_of_a_score_that_is_no_mean_is_that_of_scipy():
     rng = np.random.default_rng(8)
-    one, two = (side.predictions[0] for side in simulated(rng, size=80, right=(0.6, 0.75)))
+    left, right = (side.predictions[0] for side in simulated(rng, size=80, right=(0.6, 0.75)))
     labels = simulated(np.random.default_rng(8), size=80, right=(0.6, 0.75))[0].labels
-    sides = [of_classes(labels, side, score="f1:b") for side in (one, two)]
+    sides = [of_classes(labels, side, score="f1:b") for side in (left, right)]
 
-    def f1(said):
-        return 2 * np.sum(said & labels) / (np.sum(said) + np.sum(labels))
+    def f1(predictions):
+        return 2 * np.sum(predictions & labels) / (np.sum(predictions) + np.sum(labels))
 
     reference = scipy_permutation(
-        (one, two), lambda a, b: f1(a) - f1(b), permutation_type="samples", vectorized=False, n_resamples=4999, rng=7
+        (left, right), lambda a, b: f1(a) - f1(b), permutation_type="samples", vectorized=False, n_resamples=4999, rng=7
     )
     assert permutation([tuple(sides)], generator(1)) == pytest.approx(reference.pvalue, abs=0.02)
 
 
 def test_equal_answers_are_never_told_apart():
-    one, _ = simulated(np.random.default_rng(4))
-    first, second = bootstrap([one, one], generator(1))
+    champion, _ = simulated(np.random.default_rng(4))
+    first, second = bootstrap([champion, champion], generator(1))
     assert np.array_equal(first[""].total, second[""].total)
     assert bootstrap_p(second[""] - first[""]) == 1.0
-    assert permutation([(one, one)], generator(1)) == 1.0
-    assert effect(one, one) == 0.0
+    assert permutation([(champion, champion)], generator(1)) == 1.0
+    assert effect(champion, champion) == 0.0
     assert mcnemar(0, 0) == 1.0
 
 
 def test_the_bootstrap_p_value_is_where_the_interval_touches_0():
     values = np.random.default_rng(2).normal(1.5, 1, 10_000)
     for freedom in (3, 1000):
-        draws, turned = (Draws((Part(found, freedom),), (), (-math.inf, math.inf)) for found in (values, -values))
+        draws, turned = (Draws((Part(sample, freedom),), (), (-math.inf, math.inf)) for sample in (values, -values))
         p = bootstrap_p(draws)
         assert p == pytest.approx(2 * student.sf(1.5, freedom), abs=0.02)
         assert interval(draws, 1 - p - 0.01).low > 0 > interval(draws, 1 - p + 0.01).low
@@ -174,10 +180,10 @@ def test_the_bootstrap_p_value_is_where_the_interval_touches_0():
 
 def test_the_effect_is_cohens_g_of_the_examples_that_tell_the_models_apart():
     labels = np.zeros(10, int)
-    one = of_classes(labels, np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1]))
-    two = of_classes(labels, np.array([0, 0, 0, 0, 0, 1, 0, 0, 0, 1]))
-    assert effect(one, two) == 3 / 4 - 1 / 2  # of four examples the second wins three
-    assert effect(two, one) == -effect(one, two)
+    champion = of_classes(labels, np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1]))
+    challenger = of_classes(labels, np.array([0, 0, 0, 0, 0, 1, 0, 0, 0, 1]))
+    assert effect(champion, challenger) == 3 / 4 - 1 / 2  # of four examples the second wins three
+    assert effect(challenger, champion) == -effect(champion, challenger)
     fewer, more = Sums(np.array([1.0, 2.0]), np.ones(2)), Sums(np.array([3.0, 3.0]), np.ones(2))
     assert (effect(more, fewer), effect(fewer, more)) == (0.5, -0.5)
 
@@ -192,8 +198,8 @@ def test_holms_adjusted_values_of_cases_made_by_hand():
 @given(st.lists(st.floats(0, 1), max_size=7))
 def test_holm_keeps_the_order_and_lies_between_the_value_and_bonferronis(p_values):
     adjusted = holm(p_values)
-    for (one, first), (two, second) in product(zip(p_values, adjusted, strict=True), repeat=2):
-        assert one > two or first <= second
+    for (left, first), (right, second) in product(zip(p_values, adjusted, strict=True), repeat=2):
+        assert left > right or first <= second
     assert all(p <= a <= min(1, len(p_values) * p) for p, a in zip(p_values, adjusted, strict=True))
 
 
@@ -201,24 +207,24 @@ def p_values(times, of, **how):
     return np.array([of(*simulated(rng, **how), rng) for rng in map(np.random.default_rng, range(times))])
 
 
-def by_mcnemar(one, two, _rng):
-    first, second = one.right()[0], two.right()[0]
+def by_mcnemar(champion, challenger, _rng):
+    first, second = champion.right()[0], challenger.right()[0]
     return mcnemar(int(np.sum(first & ~second)), int(np.sum(second & ~first)))
 
 
-def by_permutation(one, two, rng):
-    return permutation([(one, two)], rng, 400)
+def by_permutation(champion, challenger, rng):
+    return permutation([(champion, challenger)], rng, 400)
 
 
-def by_bootstrap(one, two, rng):
-    first, second = bootstrap([one, two], rng, 400)
+def by_bootstrap(champion, challenger, rng):
+    first, second = bootstrap([champion, challenger], rng, 400)
     return bootstrap_p(second[""] - first[""])
 
 
 def coverage(times, truth, draw):
     """How often the interval of what ``draw`` gives holds the truth."""
-    found = [interval(draw(np.random.default_rng(i))) for i in range(times)]
-    return np.mean([low.low <= truth <= low.high for low in found])
+    intervals = [interval(draw(np.random.default_rng(i))) for i in range(times)]
+    return np.mean([low.low <= truth <= low.high for low in intervals])
 
 
 def of_a_difference(**how):
@@ -247,13 +253,13 @@ def test_the_interval_over_seeds_covers_and_that_of_one_seed_would_not(seeds):
 @pytest.mark.parametrize("documents", [6, 24])
 def test_intervals_over_few_documents_cover_and_those_of_examples_do_not(documents):
     assert 0.91 <= coverage(200, 0.0, of_a_difference(size=240, documents=documents)) <= 0.99
-    assert coverage(200, 0.0, of_a_difference(size=240, documents=documents, known=False)) <= 0.85
+    assert coverage(200, 0.0, of_a_difference(size=240, documents=documents, grouped=False)) <= 0.85
 
 
 def test_the_permutation_test_swaps_whole_documents():
     """Equal models that like other documents are told apart in one case of twenty; by examples, in many more."""
     by_document, by_example = (
-        p_values(200, by_permutation, size=240, documents=24, known=known) for known in (True, False)
+        p_values(200, by_permutation, size=240, documents=24, grouped=grouped) for grouped in (True, False)
     )
     assert np.mean(by_document <= 0.05) <= 0.1
     assert np.mean(by_example <= 0.05) >= 0.2
@@ -270,39 +276,41 @@ def test_the_standard_error_of_few_groups_is_that_of_a_mean():
 
 
 def test_groups_of_one_example_change_no_digit():
-    one, two = simulated(np.random.default_rng(3), seeds=2, spread=0.2)
-    names = np.random.default_rng(4).permutation(len(one.labels))
-    renamed = [replace(side, groups=names) for side in (one, two)]
-    assert permutation([(one, two)], generator()) == permutation([tuple(renamed)], generator())
-    for plain, named in zip(bootstrap([one, two], generator()), bootstrap(renamed, generator()), strict=True):
+    champion, challenger = simulated(np.random.default_rng(3), seeds=2, spread=0.2)
+    names = np.random.default_rng(4).permutation(len(champion.labels))
+    renamed = [replace(side, groups=names) for side in (champion, challenger)]
+    assert permutation([(champion, challenger)], generator()) == permutation([tuple(renamed)], generator())
+    for plain, named in zip(
+        bootstrap([champion, challenger], generator()), bootstrap(renamed, generator()), strict=True
+    ):
         assert np.array_equal(plain[""].total, named[""].total)
 
 
 def test_a_single_group_shows_no_more_than_what_a_score_can_be():
-    one, two = (replace(side, groups=np.zeros(200, int)) for side in simulated(np.random.default_rng(3)))
-    first, second = (draws[""] for draws in bootstrap([one, two], generator()))
+    champion, challenger = (replace(side, groups=np.zeros(200, int)) for side in simulated(np.random.default_rng(3)))
+    first, second = (draws[""] for draws in bootstrap([champion, challenger], generator()))
     assert (interval(first).low, interval(first).high) == (0.0, 1.0)
     assert (interval(second - first).low, interval(second - first).high) == (-1.0, 1.0)
-    assert bootstrap_p(second - first) == permutation([(one, two)], generator()) == 1.0
-    matthews = interval_of(replace(one, score="matthews"))
+    assert bootstrap_p(second - first) == permutation([(champion, challenger)], generator()) == 1.0
+    matthews = interval_of(replace(champion, score="matthews"))
     assert (matthews.low, matthews.high) == (-1.0, 1.0)
 
 
 def test_an_interval_lies_within_what_a_score_can_be():
     labels = np.zeros(40, int)
-    found = interval_of(of_classes(labels, np.arange(40) == 3, np.arange(40) == 4, labels))
-    assert 0.9 < found.low < found.high == 1.0
+    result = interval_of(of_classes(labels, np.arange(40) == 3, np.arange(40) == 4, labels))
+    assert 0.9 < result.low < result.high == 1.0
 
 
 def test_a_mean_of_tasks_has_the_freedom_of_them_all():
     """Satterthwaite 1946: of equal variances, the sum of the degrees of freedom."""
     values = np.random.default_rng(1).normal(size=1000)
-    one, two = (Draws((Part(values * sign, freedom),), (), (0.0, 1.0)) for sign, freedom in ((1, 5), (-1, 7)))
-    assert mean([one, one]).freedom == pytest.approx(10)
-    assert mean([one, two]).freedom == pytest.approx(4 / (1 / 5 + 1 / 7))
-    assert (one - two).freedom == pytest.approx(5)
-    assert (one - two).limits == (-1.0, 1.0)
-    assert np.allclose(mean([one, two]).total, 0.0)
+    left, right = (Draws((Part(values * sign, freedom),), (), (0.0, 1.0)) for sign, freedom in ((1, 5), (-1, 7)))
+    assert mean([left, left]).freedom == pytest.approx(10)
+    assert mean([left, right]).freedom == pytest.approx(4 / (1 / 5 + 1 / 7))
+    assert (left - right).freedom == pytest.approx(5)
+    assert (left - right).limits == (-1.0, 1.0)
+    assert np.allclose(mean([left, right]).total, 0.0)
 
 
 @pytest.mark.parametrize("test", [by_mcnemar, by_permutation, by_bootstrap])
@@ -319,11 +327,11 @@ def test_a_large_difference_is_seen(test):
 
 def test_the_mean_over_tasks_is_tested_task_by_task():
     """A task of few examples weighs as much as one of many; equal means are rarely told apart."""
-    found = []
+    values = []
     for rng in map(np.random.default_rng, range(200)):
         pairs = [tuple(simulated(rng, size=40)), tuple(simulated(rng, size=300, right=(0.8, 0.8)))]
-        found.append(permutation(pairs, rng, 400))
-    assert np.mean(np.array(found) <= 0.05) <= 0.1
+        values.append(permutation(pairs, rng, 400))
+    assert np.mean(np.array(values) <= 0.05) <= 0.1
     rng = np.random.default_rng(1)
     seen = [permutation([tuple(simulated(rng, right=(0.6, 0.75))) for _ in range(3)], rng) for _ in range(3)]
     assert max(seen) < 0.01

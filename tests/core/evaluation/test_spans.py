@@ -6,7 +6,7 @@ from plm_core.evaluation.example_counts import answer_f1, entities, exact_match,
 
 
 @pytest.mark.parametrize(
-    ("tags", "found"),
+    ("tags", "expected"),
     [
         ("", []),
         ("O O", []),
@@ -20,8 +20,8 @@ from plm_core.evaluation.example_counts import answer_f1, entities, exact_match,
         ("B-a-b I-a-b", [(0, 2, "a-b")]),
     ],
 )
-def test_entities_are_those_of_conlleval(tags, found):
-    assert entities(tags.split()) == found
+def test_entities_are_those_of_conlleval(tags, expected):
+    assert entities(tags.split()) == expected
 
 
 @pytest.mark.parametrize("tag", ["PER", "X-PER", "B-", "B", "", "o"])

@@ -163,8 +163,8 @@ def test_of_sweeps_a_backup_has_what_people_read(root, tmp_path):
     backup.backup(root, str(tmp_path / "kept"))
     shutil.rmtree(sweep)
     backup.restore(root, str(tmp_path / "kept"))
-    found = {path.relative_to(sweep).as_posix() for path in sweep.rglob("*") if path.is_file()}
-    assert found == set(names)
+    restored = {path.relative_to(sweep).as_posix() for path in sweep.rglob("*") if path.is_file()}
+    assert restored == set(names)
 
 
 def test_a_damaged_backup_changes_nothing(root, tmp_path):
@@ -264,13 +264,13 @@ def test_wrong_parameters_keep_nothing_from_being_restored(root, tmp_path):
     kept = str(tmp_path / "kept")
     backup.backup(root, kept)
     elsewhere = f"sqlite:///{tmp_path}/elsewhere/mlflow.db"
-    for text, said in (
+    for text, message in (
         ("tracking: 1\n", "tracking"),
         (yaml.safe_dump(PARAMS | {"tracking": {"uri": elsewhere, "experiment": "plm"}}), "which is not in use"),
     ):
         shutil.rmtree(root / "artifacts")
         (root / "params.yaml").write_text(text)
-        assert [note for note in backup.restore(root, kept).notes if said in note]
+        assert [note for note in backup.restore(root, kept).notes if message in note]
     (root / "params.yaml.restored").rename(root / "params.yaml")
     assert champions(root) == (["1"], "weights 1")
 

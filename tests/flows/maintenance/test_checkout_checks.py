@@ -40,7 +40,7 @@ def root(ran, tmp_path):
     return shutil.copytree(ran, tmp_path / "root")
 
 
-def found(root, check, all_bytes=False):
+def findings_of(root, check, all_bytes=False):
     report = findings.look({"one": check}, root, all_bytes)
     assert report.unseen == {}
     return {(each.where, each.what): each for each in report.findings}
@@ -48,10 +48,10 @@ def found(root, check, all_bytes=False):
 
 def mended(root, check, *gone):
     """Mending takes away these findings and no other."""
-    before = found(root, check)
+    before = findings_of(root, check)
     report = findings.look({"one": check}, root, False, mend=True)
     assert {(each.where, each.what) for each in report.mended} == set(gone)
-    assert found(root, check).keys() == before.keys() - set(gone)
+    assert findings_of(root, check).keys() == before.keys() - set(gone)
 
 
 def files(root):
@@ -71,7 +71,7 @@ def test_outputs_that_differ_from_the_lock_are_found_and_what_is_missing_is_brou
     (root / "f").write_text("9\n")
     (root / "m.json").unlink()
     shutil.rmtree(root / "d")
-    problems = found(root, output_checks.outputs)
+    problems = findings_of(root, output_checks.outputs)
     assert problems.keys() == {
         ("f", "the output is not what dvc.lock records"),
         ("m.json", "the output is missing"),
@@ -86,14 +86,14 @@ def test_after_a_kill_one_run_settles_all_and_no_old_output_is_brought_back(root
     """A stage's outputs are deleted before it runs."""
     history.change(root, begun=1.0)
     shutil.rmtree(root / "d")
-    (first, _), (what, lost) = found(root, output_checks.outputs).items()
+    (first, _), (what, lost) = findings_of(root, output_checks.outputs).items()
     assert first == ("outputs", "the last run, of 1970-01-01 00:00 UTC, was killed")
     assert (what, lost.safe, lost.mend.split(",")[0]) == (("d", "the output is missing"), None, "`plm run` rebuilds it")
 
 
 def test_an_output_that_is_not_in_the_cache_is_found(root):
     shutil.rmtree(root / ".dvc/cache/files")
-    assert {where for where, _ in found(root, output_checks.outputs)} == {"d", "f", "g"}
+    assert {where for where, _ in findings_of(root, output_checks.outputs)} == {"d", "f", "g"}
     mended(root, output_checks.outputs)
 
 
@@ -127,9 +127,9 @@ def test_a_cached_object_with_a_flipped_bit_is_found_if_everything_is_read(root)
     path.chmod(0o644)
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     path.chmod(0o444)
-    assert found(root, output_checks.cached) == {}
+    assert findings_of(root, output_checks.cached) == {}
     where = path.relative_to(root).as_posix()
-    assert found(root, output_checks.cached, all_bytes=True).keys() == {(where, "a cached object is damaged")}
+    assert findings_of(root, output_checks.cached, all_bytes=True).keys() == {(where, "a cached object is damaged")}
 
 
 @pytest.mark.slow
@@ -137,13 +137,13 @@ def test_a_journal_with_unsent_points_is_found_once_its_stage_is_dead_and_is_sen
     project(root, empty_store)
     monkeypatch.setenv("PLM_TRACKING", "on")
     stage = training(root)
-    assert found(root, checkout_checks.journals) == {}
+    assert findings_of(root, checkout_checks.journals) == {}
     stage.kill()
     stage.communicate()
     (path,) = root.glob("artifacts/journals/*.jsonl")
     where = path.relative_to(root).as_posix()
     wrong = (where, "MLflow does not have all of the run gpt")
-    assert found(root, checkout_checks.journals).keys() == {wrong}
+    assert findings_of(root, checkout_checks.journals).keys() == {wrong}
     mended(root, checkout_checks.journals, wrong)
     assert not path.exists()
 
@@ -159,7 +159,7 @@ def test_a_damaged_journal_is_found_and_never_sent_away(root, monkeypatch):
     path.write_text("\n".join(lines))
     where = path.relative_to(root).as_posix()
     before = path.read_bytes()
-    assert found(root, checkout_checks.journals).keys() == {
+    assert findings_of(root, checkout_checks.journals).keys() == {
         (where, f"lines cannot be read: {number + 1}"),
         (where, "MLflow does not have all of the run gpt"),
     }
@@ -188,8 +188,8 @@ def test_snapshots_that_another_training_s_have_replaced_are_found_and_deleted(r
 def test_a_run_for_which_the_disk_has_no_room_is_found(root):
     lock = root / "dvc.lock"
     lock.write_text(lock.read_text().replace("size: 2", f"size: {10**18}", 1))
-    (said,) = found(root, checkout_checks.disk).values()
-    assert said.what.endswith("a run that rebuilds everything writes 2.0 EB")
+    (finding,) = findings_of(root, checkout_checks.disk).values()
+    assert finding.what.endswith("a run that rebuilds everything writes 2.0 EB")
 
 
 def test_a_broken_part_keeps_nobody_from_looking_at_the_rest(root):

@@ -39,7 +39,7 @@ def root(built, monkeypatch):
     root, copy = built
     shutil.rmtree(root / "artifacts/mlflow/artifacts", ignore_errors=True)
     shutil.copytree(copy / "artifacts/mlflow/artifacts", root / "artifacts/mlflow/artifacts")
-    old, new = (sqlite3.connect(each / "artifacts/mlflow/mlflow.db") for each in (copy, root))
+    old, new = (sqlite3.connect(folder / "artifacts/mlflow/mlflow.db") for folder in (copy, root))
     with contextlib.closing(old), contextlib.closing(new):
         old.backup(new)  # a copied file would not be noticed by connections that are open
     return root
@@ -51,18 +51,18 @@ def sql(root, statement, *values):
     database.close()
 
 
-def found(root, all_bytes=False):
+def findings_of(root, all_bytes=False):
     report = look(root, all_bytes)
     assert report.unseen == {}
-    return {(each.where, each.what) for each in report.findings}
+    return {(finding.where, finding.what) for finding in report.findings}
 
 
 def mended(root, *gone):
     """Mending takes away these findings and no other."""
-    before = found(root)
+    before = findings_of(root)
     report = look(root, mend=True)
-    assert {(each.where, each.what) for each in report.mended} == set(gone)
-    assert found(root) == before - set(gone)
+    assert {(finding.where, finding.what) for finding in report.mended} == set(gone)
+    assert findings_of(root) == before - set(gone)
 
 
 def not_mended(root):
@@ -70,14 +70,14 @@ def not_mended(root):
     before = everything(root)
     report = look(root, mend=True)
     assert report.mended == []
-    assert all(each.mend for each in report.findings)
+    assert all(finding.mend for finding in report.findings)
     assert everything(root) == before
     return report
 
 
 def test_an_undisturbed_registry_is_well_and_stays_as_it_is(root):
     before = everything(root)
-    assert found(root) == found(root, all_bytes=True) == set()
+    assert findings_of(root) == findings_of(root, all_bytes=True) == set()
     assert doctor.status(look(root, True, mend=True)) == doctor.WELL
     assert everything(root) == before
 
@@ -93,7 +93,7 @@ def test_a_run_that_was_deleted_is_found_and_restored(root):
     run = run_of(root, "1")
     with model_registry.opened(root) as opened:
         opened.client.delete_run(run)
-    assert found(root) == {("plm version 1", "its run was deleted")}
+    assert findings_of(root) == {("plm version 1", "its run was deleted")}
     mended(root, ("plm version 1", "its run was deleted"))
 
 
@@ -103,7 +103,7 @@ def test_a_run_that_mlflow_gc_took_is_found(root):
         opened.client.delete_run(run)
         opened.client._tracking_client.store._hard_delete_run(run)
     shutil.rmtree(root / f"artifacts/mlflow/artifacts/{run}")
-    assert found(root) == {("plm version 1", "its run is gone from MLflow, and its evidence with it")}
+    assert findings_of(root) == {("plm version 1", "its run is gone from MLflow, and its evidence with it")}
     not_mended(root)
 
 
@@ -111,7 +111,7 @@ def test_files_that_are_gone_and_checksums_of_another_checkpoint_are_found_in_ev
     shutil.rmtree(model_of(root, "1"))
     other = model_of(root, "3") / "artifacts/gpt/SHA256SUMS"
     other.write_text("0" * 64 + "  config.json\n")
-    problems = dict(sorted(found(root)))
+    problems = dict(sorted(findings_of(root)))
     assert problems.keys() == {"plm version 1", "plm version 3"}
     assert problems["plm version 1"] == "its files are gone"
     assert problems["plm version 3"].startswith("the checkpoint of version 3 is damaged: SHA256SUMS has the sha256 ")
@@ -125,14 +125,14 @@ def test_a_flipped_bit_is_found_in_champion_and_challenger_and_with_all_in_every
     content[50] ^= 1
     path.write_bytes(content)
     expected = {(f"plm version {number}", "its checkpoint is damaged: model.safetensors is damaged")}
-    assert found(root) == (set() if number == "1" else expected)
-    assert found(root, all_bytes=True) == expected
+    assert findings_of(root) == (set() if number == "1" else expected)
+    assert findings_of(root, all_bytes=True) == expected
 
 
 def test_a_missing_file_and_a_cut_description_are_found(root):
     (model_of(root, "2") / "artifacts/gpt/config.json").unlink()
     (model_of(root, "1") / "MLmodel").write_text("flavors: {")
-    assert found(root) == {
+    assert findings_of(root) == {
         ("plm version 2", "its checkpoint is damaged: config.json is missing"),
         ("plm version 1", "its file MLmodel is damaged (ParserError)"),
     }
@@ -141,9 +141,9 @@ def test_a_missing_file_and_a_cut_description_are_found(root):
 def test_evidence_that_is_missing_or_damaged_is_found(root):
     evidence = root / f"artifacts/mlflow/artifacts/{run_of(root, '1')}/artifacts/evidence"
     (evidence / "likelihood.csv").write_text("other")
-    assert found(root) == {("plm version 1", "its evidence is damaged")}
+    assert findings_of(root) == {("plm version 1", "its evidence is damaged")}
     shutil.rmtree(evidence)
-    assert found(root) == {("plm version 1", "its evidence has been deleted")}
+    assert findings_of(root) == {("plm version 1", "its evidence has been deleted")}
     not_mended(root)
 
 
@@ -151,17 +151,17 @@ def test_aliases_that_name_nothing_are_found_and_only_the_champion_is_left_to_pe
     for alias in ("champion", "challenger"):
         sql(root, "update registered_model_aliases set version = 7 where alias = ?", alias)
     what = {alias: f"the alias {alias} names version 7, which does not exist" for alias in ("champion", "challenger")}
-    assert found(root) == {("the model plm", what["champion"]), ("the model plm", what["challenger"])}
+    assert findings_of(root) == {("the model plm", what["champion"]), ("the model plm", what["challenger"])}
     mended(root, ("the model plm", what["challenger"]))
 
 
 def test_a_champion_whom_the_ledger_does_not_know_is_found(root):
     with model_registry.opened(root) as opened:
         opened.set_alias("champion", "1")
-    assert found(root) == {("the model plm", "somebody has made version 1 the champion, but the ledger has 2")}
+    assert findings_of(root) == {("the model plm", "somebody has made version 1 the champion, but the ledger has 2")}
     with model_registry.opened(root) as opened:
         opened.delete_alias("champion")
-    assert found(root) == {("the model plm", "no version is the champion, although version 2 was")}
+    assert findings_of(root) == {("the model plm", "no version is the champion, although version 2 was")}
     (left,) = not_mended(root).findings
     assert left.mend == "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
 
@@ -170,7 +170,7 @@ def test_a_decision_that_was_interrupted_is_found_and_carried_through(root):
     with model_registry.opened(root) as opened:
         run = opened.ledger.begin(Decision("promoted by hand", "1", "2", ["because"]))
     wrong = (f"run {run} of the ledger", "a decision was interrupted: version 1 promoted by hand")
-    assert found(root) == {wrong}
+    assert findings_of(root) == {wrong}
     mended(root, wrong)
     with model_registry.opened(root) as opened:
         assert (opened.alias("champion"), opened.ledger.champions()) == ("1", ["1", "2", "1"])
@@ -180,7 +180,7 @@ def test_tags_of_a_verdict_that_are_missing_are_found_and_taken_from_the_ledger(
     with model_registry.opened(root) as opened:
         opened.client.delete_model_version_tag("plm", "3", "gate")
     wrong = ("plm version 3", "tags of its verdict are missing: gate")
-    assert found(root) == {wrong}
+    assert findings_of(root) == {wrong}
     mended(root, wrong)
     with model_registry.opened(root) as opened:
         assert opened.get("3").tags["gate"] == "refused"
@@ -195,9 +195,9 @@ def test_what_the_store_refuses_while_it_is_mended_is_a_line(root):
 
 def test_a_version_that_was_never_judged_is_found_once_its_registration_must_be_dead(root):
     number = register(root, b"d")
-    assert found(root) == set()
+    assert findings_of(root) == set()
     sql(root, "update model_versions set creation_time = creation_time - ? where version = 4", 2 * HOUR_MS)
-    assert found(root) == {(f"plm version {number}", "it was never judged")}
+    assert findings_of(root) == {(f"plm version {number}", "it was never judged")}
     (left,) = look(root).findings
     assert left.mend.endswith("; otherwise `plm promote 4 --reason ...` does")
 
@@ -207,7 +207,7 @@ def test_a_registration_that_was_killed_is_found_and_ended_and_a_young_one_is_no
     for run in runs:
         sql(root, "update runs set status = 'RUNNING', end_time = null where run_uuid = ?", run)
     what = "a registration was killed and left it RUNNING without a version"
-    assert found(root) == {(f"run register ({runs[0]})", what)}
+    assert findings_of(root) == {(f"run register ({runs[0]})", what)}
     mended(root, (f"run register ({runs[0]})", what))
     with model_registry.opened(root) as opened:
         assert [opened.client.get_run(run).info.status for run in runs] == ["KILLED", "RUNNING"]
@@ -219,7 +219,7 @@ def test_a_run_without_process_or_journal_is_found_and_ended_but_not_one_of_anot
         run = opened.client.create_run(opened.experiment(), tags=tags, run_name="s").info.run_id
         opened.client.create_run(opened.experiment(), tags=tags | {"plm.host": "elsewhere"})
     wrong = (f"run s ({run})", "its process and its journal are gone, and it is RUNNING in MLflow")
-    assert found(root) == {wrong}
+    assert findings_of(root) == {wrong}
     mended(root, wrong)
 
 
@@ -235,10 +235,10 @@ def test_a_run_that_ends_while_the_doctor_looks_is_well_and_keeps_how_it_ended(r
             return listed(root)
 
         monkeypatch.setattr(health, "journals", ended_meanwhile)
-        for said in check(root, False):
-            assert slower in said.where
+        for finding in check(root, False):
+            assert slower in finding.where
             opened.client.set_terminated(slower, "FINISHED")
-            said.safe()
+            finding.safe()
         assert [opened.client.get_run(run).info.status for run in (slow, slower)] == ["FINISHED"] * 2
 
 

@@ -34,8 +34,8 @@ def root(toy, monkeypatch):
 
 def aged(*paths, days):
     for path in paths:
-        for each in (*(path.rglob("*") if path.is_dir() else ()), path):
-            os.utime(each, (time.time() - days * 86400,) * 2)
+        for entry in (*(path.rglob("*") if path.is_dir() else ()), path):
+            os.utime(entry, (time.time() - days * 86400,) * 2)
 
 
 def ran(root, text):
@@ -229,10 +229,10 @@ def test_the_command_says_what_it_would_delete_and_deletes_it_without_a_terminal
         path.write_bytes(b"12345")
     aged(compiled, read, days=8)
     os.utime(read, (time.time(), time.time() - 8 * 86400))
-    said = gc(root, "--dry-run", "--json")
-    assert said.returncode == 0, said.stderr
+    preview = gc(root, "--dry-run", "--json")
+    assert preview.returncode == 0, preview.stderr
     waste = {"what": "1 files of artifacts/compiled", "why": "not read for 7 days", "bytes": 5}
-    assert json.loads(said.stdout) == {"deleted": False, "waste": [waste], "bytes": 5, "failed": {}}
+    assert json.loads(preview.stdout) == {"deleted": False, "waste": [waste], "bytes": 5, "failed": {}}
     assert compiled.exists()
     shown = gc(root)
     assert "5 bytes freed" in shown.stdout

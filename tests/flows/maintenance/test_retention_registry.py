@@ -173,9 +173,9 @@ def test_on_a_server_files_go_and_what_stays_of_a_run_is_not_found_again(root, s
     register(root, b"x", version=False)
     files = list(server.folder.rglob("model.safetensors"))
     assert len(files) == 3
-    found = deleted(root)
-    assert [waste.where.partition(" (")[0] for waste in found] == ["plm version 1", "run register"]
-    assert all(waste.bytes > 100 for waste in found)
+    removed = deleted(root)
+    assert [waste.where.partition(" (")[0] for waste in removed] == ["plm version 1", "run register"]
+    assert all(waste.bytes > 100 for waste in removed)
     assert numbers(root) == [newest]
     assert [path.is_file() for path in files].count(True) == 1
     assert whats(root) == []

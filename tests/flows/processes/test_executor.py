@@ -47,9 +47,9 @@ def test_a_launcher_is_told_what_a_stage_wants_of_a_node():
 
 
 def test_ray_is_a_launcher_of_this_python():
-    said = launcher(Stage("pretrain@gpt", gpu=True), PLM_CLUSTER="ray", PLM_CORES="3", PLM_GPUS="2")
+    command = launcher(Stage("pretrain@gpt", gpu=True), PLM_CLUSTER="ray", PLM_CORES="3", PLM_GPUS="2")
     assert (
-        said
+        command
         == f"{sys.executable} -m flows.processes.ray_launcher --cores 1 --gpus 1 --name pretrain@gpt --together= --"
     )
 
@@ -92,9 +92,9 @@ EXPECTED = r".*; expected `ray`, or a command such as `srun --cpus"
         ("srnu -n1", "'srnu -n1': no program 'srnu' on the PATH"),
     ],
 )
-def test_what_is_no_launcher_is_one_line(monkeypatch, given, said):
+def test_what_is_no_launcher_is_one_line(monkeypatch, given, message):
     monkeypatch.setenv("PLM_CLUSTER", given)
-    with pytest.raises(UserError, match=f"PLM_CLUSTER: {said}"):
+    with pytest.raises(UserError, match=f"PLM_CLUSTER: {message}"):
         executor.detect()
 
 
@@ -202,10 +202,10 @@ def test_a_stage_is_helped_when_it_asks_for_that_until_it_ends(helping, tmp_path
         time.sleep(1.2)
         assert not (tmp_path / "helpers").exists()
         helping.ask("trap 'echo ended; exit' INT; echo $$ >> helpers; echo $PLM_STAGE; while true; do sleep 0.1; done")
-        found = pids(tmp_path / "helpers", 2)
-        assert all(map(alive, found))
+        helpers = pids(tmp_path / "helpers", 2)
+        assert all(map(alive, helpers))
         wait_for(lambda: len(helping.lines) == 2)
-    assert not any(map(alive, found))
+    assert not any(map(alive, helpers))
     assert helping.lines == ["clean", "clean"]
 
 
@@ -233,13 +233,13 @@ def test_stages_that_use_several_nodes_take_turns(monkeypatch):
             running.remove(name)
 
     with ThreadPoolExecutor(3) as threads, cluster.acquire(Stage("tokenizer")):
-        for each in [threads.submit(run, name) for name in "abc"]:
-            each.result()
+        for future in [threads.submit(run, name) for name in "abc"]:
+            future.result()
 
 
 def test_helpers_end_with_the_pipeline(helping, tmp_path):
     with helping():
         helping.ask("echo $$ > helper; exec sleep 600")
-        (found,) = pids(tmp_path / "helper", 1)
+        (helper,) = pids(tmp_path / "helper", 1)
         helping.processes.interrupt_all()
-        assert not alive(found)
+        assert not alive(helper)

@@ -92,7 +92,7 @@ def make(monkeypatch) -> Iterator[Make]:
         yield make
 
 
-def one(folder: Path, code: str) -> Path:
+def project_with(folder: Path, code: str) -> Path:
     (folder / "work.py").write_text(code)
     return folder
 
@@ -101,7 +101,7 @@ def test_lines_come_as_they_are_written_in_utf_8_and_processor_seconds_are_told(
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     code = "import time, os\nprint('\u2581', '\\udce9')\ntime.sleep(1)\nprint(os.environ['WORD'])\n"
     code += "while time.process_time() < 0.5:\n    pass\n"
-    root = one(tmp_path, code)
+    root = project_with(tmp_path, code)
     lines: list[tuple[str, float]] = []
     used = make(root).run("one", command, lambda line: lines.append((line, time.time())), env={"WORD": "second"})
     assert [line for line, _ in lines] == ["\u2581 \\udce9", "second"]
@@ -128,7 +128,7 @@ def test_a_stage_ends_after_its_threads_and_what_was_registered(tmp_path, make, 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(forkserver, "LIBRARIES", ("library",))
     lines: list[str] = []
-    processes = make(one(tmp_path, f"import library\n{ENDING}{end}\n"))
+    processes = make(project_with(tmp_path, f"import library\n{ENDING}{end}\n"))
     if status:
         with pytest.raises(StageError) as caught:
             processes.run("one", command, lines.append)
@@ -142,7 +142,7 @@ def test_a_stage_ends_after_its_threads_and_what_was_registered(tmp_path, make, 
 def test_a_stage_has_the_umask_of_the_flow_whatever_a_library_sets_meanwhile(tmp_path, make, command):
     before = os.umask(0o027)
     try:
-        processes = make(one(tmp_path, "open('out.txt', 'w')"))
+        processes = make(project_with(tmp_path, "open('out.txt', 'w')"))
         os.umask(0)
         processes.run("one", command, print)
         assert (tmp_path / "out.txt").stat().st_mode & 0o777 == 0o640
@@ -166,20 +166,20 @@ def test_a_stage_has_the_umask_of_the_flow_whatever_a_library_sets_meanwhile(tmp
 )
 def test_a_failure_tells_the_commands_own_status_and_reason(tmp_path, make, command, code, status, transient, reason):
     with pytest.raises(StageError) as caught:
-        make(one(tmp_path, code)).run("one", command, print)
+        make(project_with(tmp_path, code)).run("one", command, print)
     assert (caught.value.status, caught.value.transient) == (status, transient)
     assert reason in caught.value.reason
 
 
 @pytest.mark.parametrize("said", ["", "print('interrupted: a process was killed by signal 9'); sys.exit(75)"])
 def test_a_stage_that_the_kernel_kills_for_memory_is_told_as_such_and_not_tried_again(
-    tmp_path, make, command, said, monkeypatch
+    tmp_path, make, command, ending, monkeypatch
 ):
     counter = tmp_path / "vmstat"
     counter.write_text("oom_kill 7\n")
     code = f"import os, sys\nopen({str(counter)!r}, 'w').write('pgfault 9\\noom_kill 8\\n')\n"
-    code += f"{said}\nos.kill(os.getpid(), 9)\n"
-    processes = make(one(tmp_path, code))
+    code += f"{ending}\nos.kill(os.getpid(), 9)\n"
+    processes = make(project_with(tmp_path, code))
     monkeypatch.setattr(environment, "CGROUPS", tmp_path / "none")
     monkeypatch.setattr(resources, "VMSTAT", counter)
     with pytest.raises(StageError) as caught:
@@ -189,7 +189,7 @@ def test_a_stage_that_the_kernel_kills_for_memory_is_told_as_such_and_not_tried_
 
 
 def test_interrupting_lets_the_stage_save_and_ends_every_descendant(tmp_path, make, command):
-    root = one(tmp_path, SLEEPER)
+    root = project_with(tmp_path, SLEEPER)
     processes = make(root, grace_s=20)
     with ThreadPoolExecutor(1) as pool:
         stage = pool.submit(processes.run, "one", command, print)
@@ -211,7 +211,7 @@ def test_interrupting_lets_the_stage_save_and_ends_every_descendant(tmp_path, ma
 def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path, make, command):
     code = "import os, signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\n"
     code += "open('pids', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
-    root = one(tmp_path, code)
+    root = project_with(tmp_path, code)
     processes = make(root, grace_s=0.5)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(processes.run, "one", command, print)
@@ -221,7 +221,7 @@ def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path, make, c
 
 
 def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path, command):
-    root = one(tmp_path, SLEEPER)
+    root = project_with(tmp_path, SLEEPER)
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     flow = subprocess.Popen([sys.executable, "-c", DRIVER, str(root), *command], env=env)
     family = pids(root / "pids", 3)
@@ -236,7 +236,7 @@ def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path, command):
 
 
 def test_a_killed_supervisor_is_worth_another_try(tmp_path, make, command):
-    root = one(tmp_path, "import os, time\nos.kill(os.getsid(0), 9)\ntime.sleep(1)\n")
+    root = project_with(tmp_path, "import os, time\nos.kill(os.getsid(0), 9)\ntime.sleep(1)\n")
     with pytest.raises(StageError) as caught:
         make(root).run("one", command, print)
     assert caught.value.transient
@@ -246,22 +246,22 @@ def test_a_forked_stage_is_what_a_started_one_is(tmp_path, make):
     (tmp_path / "beside.py").write_text(
         "def hello():\n    import os\n    print('hello from', os.getcwd(), flush=True)\n"
     )
-    said = {}
+    outputs = {}
     for command in (["/bin/sh", "-c", "python -m work a 1 --b=2"], [sys.executable, "-m", "work", "a", "1", "--b=2"]):
         lines: list[str] = []
         with pytest.raises(StageError, match="exit status 1: enough"):
-            make(one(tmp_path, PROBE)).run("one", command, lines.append, env={"NEW": "a b"})
-        said[command[0]] = lines
-    forked, started = said.values()
+            make(project_with(tmp_path, PROBE)).run("one", command, lines.append, env={"NEW": "a b"})
+        outputs[command[0]] = lines
+    forked, started = outputs.values()
     assert forked == started
     assert any(line.startswith("hello from") for line in forked)
 
 
 def test_a_forked_stage_has_the_libraries_and_reads_the_project_anew(tmp_path, make):
-    processes = make(one(tmp_path, "import sys\nprint('email.mime' in sys.modules, 1)"))
+    processes = make(project_with(tmp_path, "import sys\nprint('email.mime' in sys.modules, 1)"))
     lines: list[str] = []
     processes.run("one", FORKED, lines.append)
-    one(tmp_path, "import sys\nprint('email.mime' in sys.modules, 'and changed')")
+    project_with(tmp_path, "import sys\nprint('email.mime' in sys.modules, 'and changed')")
     processes.run("one", FORKED, lines.append)
     processes.run("one", FORKED, lines.append, may_fork=False)
     assert lines == ["True 1", "True and changed", "False and changed"]
@@ -276,11 +276,11 @@ def test_a_forked_stage_has_the_libraries_and_reads_the_project_anew(tmp_path, m
         ("echo begun; printf done", ["begun", "done"]),  # whose last line is not a whole one
     ],
 )
-def test_a_command_that_needs_its_shell_gets_it(tmp_path, make, text, said):
+def test_a_command_that_needs_its_shell_gets_it(tmp_path, make, text, expected):
     lines: list[str] = []
-    root = one(tmp_path, "import sys\nprint('email.mime' in sys.modules)")
+    root = project_with(tmp_path, "import sys\nprint('email.mime' in sys.modules)")
     make(root).run("one", ["/bin/sh", "-c", text], lines.append)
-    assert lines == said
+    assert lines == expected
 
 
 def test_another_python_on_the_path_is_the_one_that_runs(tmp_path, make):
@@ -290,12 +290,12 @@ def test_another_python_on_the_path_is_the_one_that_runs(tmp_path, make):
     other.chmod(0o755)
     lines: list[str] = []
     path = f"{other.parent}{os.pathsep}{os.environ['PATH']}"
-    make(one(tmp_path, "")).run("one", FORKED, lines.append, env={"PATH": path})
+    make(project_with(tmp_path, "")).run("one", FORKED, lines.append, env={"PATH": path})
     assert lines == ["another one"]
 
 
 def test_when_the_process_that_forks_dies_its_stages_end_well_and_others_are_started(tmp_path, make):
-    processes = make(one(tmp_path, "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('ended')"))
+    processes = make(project_with(tmp_path, "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('ended')"))
     lines: list[str] = []
 
     def kill(line: str) -> None:

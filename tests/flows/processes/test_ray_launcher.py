@@ -105,11 +105,11 @@ def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path, start):
         "import os, sys; print(os.getcwd()); print(os.environ['MINE']); print(os.environ['CUDA_VISIBLE_DEVICES']);"
     )
     process = start(tmp_path, sys.executable, "-c", f"{program} print('café', end=''); sys.exit(7)", MINE="x y")
-    said = process.communicate()[0].splitlines()
-    said = [line for line in said if not line.startswith("x waits for a node")]  # of one that is slow
+    lines = process.communicate()[0].splitlines()
+    lines = [line for line in lines if not line.startswith("x waits for a node")]  # of one that is slow
     assert process.returncode == 7
-    last, mark, _ = said[3].partition(supervisor.ENDED)  # whose line it does not end
-    assert [*said[:3], last, mark] == [str(tmp_path), "x y", "", "café", supervisor.ENDED]
+    last, mark, _ = lines[3].partition(supervisor.ENDED)  # whose line it does not end
+    assert [*lines[:3], last, mark] == [str(tmp_path), "x y", "", "café", supervisor.ENDED]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -135,17 +135,17 @@ def test_what_is_busy_is_waited_for_and_a_node_without_the_checkout_is_named(clu
     folder = tmp_path / "gone"
     folder.mkdir()
     first = [start(tmp_path, "sh", "-c", "echo begun; until test -e go; do sleep 0.1; done") for _ in range(2)]
-    for each in first:
-        assert "begun\n" in each.stdout  # which may first say that it waits, too
+    for process in first:
+        assert "begun\n" in process.stdout  # which may first say that it waits, too
     others = [start(place, "echo", "done") for place in (tmp_path, folder)]
     waits = "x waits for a node with 1 cores and 0 GPUs free\n"
-    assert [each.stdout.readline() for each in others] == [waits, waits]
+    assert [process.stdout.readline() for process in others] == [waits, waits]
     folder.rmdir()
     (tmp_path / "go").touch()
     assert others[0].communicate()[0].startswith("done\n")
     expected = f"{folder}: missing; expected the checkout and its .venv at the same path on all nodes"
     assert expected in others[1].communicate()[0]
-    assert [each.wait() for each in (*first, *others)] == [0, 0, 0, 2]
+    assert [process.wait() for process in (*first, *others)] == [0, 0, 0, 2]
 
 
 def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
@@ -158,8 +158,8 @@ def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
     helper = start(tmp_path, "echo", "helped", together=":first")
     assert "helped\n" in helper.communicate()[0]
     first.kill()
-    for each in (second, single):
-        assert each.communicate()[0].startswith("done\n")
+    for process in (second, single):
+        assert process.communicate()[0].startswith("done\n")
     late = start(tmp_path, "true", together=":first")
     assert "error: x: the first of its nodes is gone" in late.communicate()[0]
     assert late.returncode == INTERRUPTED
@@ -192,16 +192,16 @@ pathlib.Path("out.txt").write_text("made")
     (pid,) = pids(root / "pid", 1)
     wait_for(lambda: len(busy(cluster)) == 1)  # what ran in the test before may not have left yet
     cluster.remove_node(busy(cluster)[0], allow_graceful=False)
-    said = process.communicate()[0]
+    output = process.communicate()[0]
     cluster.add_node(num_cpus=1)
-    assert (root / "two.txt").read_text() == "made", said
-    assert "the node was lost" in said
+    assert (root / "two.txt").read_text() == "made", output
+    assert "the node was lost" in output
     wait_for(lambda: not alive(pid))
 
 
 def test_no_cluster_is_one_line_and_tried_again(tmp_path, start):
     process = start(tmp_path, "true", RAY_ADDRESS="127.0.0.1:1")
-    said = process.communicate()[0]
-    assert process.returncode == INTERRUPTED, said
-    assert [line for line in said.splitlines() if line.startswith("error: ")] == said.splitlines()[-1:]
-    assert said.splitlines()[-1].startswith("error: no Ray cluster answers at 127.0.0.1:1 (")
+    output = process.communicate()[0]
+    assert process.returncode == INTERRUPTED, output
+    assert [line for line in output.splitlines() if line.startswith("error: ")] == output.splitlines()[-1:]
+    assert output.splitlines()[-1].startswith("error: no Ray cluster answers at 127.0.0.1:1 (")

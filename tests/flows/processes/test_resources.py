@@ -122,8 +122,8 @@ def test_a_stage_that_wants_all_gpus_gets_those_it_sees_with_a_core_for_each():
 
 def test_a_limit_lets_stages_that_want_all_gpus_run_side_by_side():
     shared = Machine(4, (A, B, C), 1)
-    with shared.acquire(GPUS) as one, shared.acquire(GPUS) as two, shared.acquire(GPUS) as three:
-        given = {grant.env["CUDA_VISIBLE_DEVICES"] for grant in (one, two, three)}
+    with shared.acquire(GPUS) as first, shared.acquire(GPUS) as second, shared.acquire(GPUS) as third:
+        given = {grant.env["CUDA_VISIBLE_DEVICES"] for grant in (first, second, third)}
     assert given == {A, B, C}
     with Machine(4, (A, B, C), 2).acquire(GPUS) as grant:
         assert grant.env == {CLAIMED: "1", "CUDA_VISIBLE_DEVICES": f"{A},{B}"}
@@ -179,14 +179,14 @@ def test_a_pipeline_says_which_other_one_has_the_same_cores():
     while other.stdout.readline() != "1\n":  # pipelines of other tests
         pass
     with resources.beside_others(print):
-        said: list[str] = []
-        with resources.beside_others(said.append):
-            (line,) = [line for line in said if f"process {other.pid} of" in line]
+        lines: list[str] = []
+        with resources.beside_others(lines.append):
+            (line,) = [line for line in lines if f"process {other.pid} of" in line]
             assert line.startswith("another pipeline runs on this machine and uses the same cores: process ")
-            assert not any(f"process {os.getpid()} of" in line for line in said)
+            assert not any(f"process {os.getpid()} of" in line for line in lines)
     other.communicate("\n")
-    with resources.beside_others(said.append):
-        assert len([line for line in said if f"process {other.pid} of" in line]) == 1
+    with resources.beside_others(lines.append):
+        assert len([line for line in lines if f"process {other.pid} of" in line]) == 1
 
 
 @pytest.mark.parametrize("gpus", [(), (A,)])

@@ -32,23 +32,23 @@ def group(tmp_path, monkeypatch):
 
 
 def looked(*arguments) -> list[str]:
-    said: list[str] = []
-    resources.look(*arguments, said.append)
-    return said
+    warnings: list[str] = []
+    resources.look(*arguments, warnings.append)
+    return warnings
 
 
 def test_outputs_that_need_more_than_the_disk_has_are_told_with_what_frees_some(tmp_path):
     assert looked(tmp_path, *ENOUGH) == []
     half = shutil.disk_usage(tmp_path).free // 2
-    (said,) = looked(tmp_path, half, 0)
-    assert said.startswith(f"{tmp_path}: ")
-    assert "`plm gc`" in said
+    (warning,) = looked(tmp_path, half, 0)
+    assert warning.startswith(f"{tmp_path}: ")
+    assert "`plm gc`" in warning
 
 
 def test_memory_is_that_of_the_machine_or_what_its_control_group_leaves(tmp_path, group):
     assert resources.available() == min(1_500_000_000, psutil.virtual_memory().available)
-    (said,) = looked(tmp_path, 0, 1 << 40)
-    assert said.endswith("of memory are free, but the last run of this stage took 1099.5 GB: it may be killed")
+    (warning,) = looked(tmp_path, 0, 1 << 40)
+    assert warning.endswith("of memory are free, but the last run of this stage took 1099.5 GB: it may be killed")
     (group / "memory.max").write_text("max\n")
     assert resources.available() > 1_500_000_000 or psutil.virtual_memory().available < 1_600_000_000
 

@@ -177,8 +177,8 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
         promotion.promote(root, "9", "")
     forget(root, "3")
     with model_registry.opened(root) as opened:
-        said = opened.client.get_model_version("plm", "2").description
-        assert said.startswith("Overruled, promoted by hand: we know better\n\nRefused by the gate")
+        description = opened.client.get_model_version("plm", "2").description
+        assert description.startswith("Overruled, promoted by hand: we know better\n\nRefused by the gate")
         assert opened.client.get_run(opened.get("2").run_id).data.tags["gate"] == "overruled"
     assert promotion.rollback(root, "it was worse").version == "3"
     assert registry_status.registry_status(root)["versions"][0]["metrics"] == {}
@@ -244,8 +244,8 @@ promotion:
 
 def era(right):
     """The lines of a task's file in which this many of 100 answers are right."""
-    said = "".join(f"{i},x{i},,era{i % 4},era{(i + (i >= right)) % 4},0.75,accuracy,r\n" for i in range(100))
-    return f"id,sha256,subset,label,prediction,confidence,score,measured\n{said}"
+    body = "".join(f"{i},x{i},,era{i % 4},era{(i + (i >= right)) % 4},0.75,accuracy,r\n" for i in range(100))
+    return f"id,sha256,subset,label,prediction,confidence,score,measured\n{body}"
 
 
 STAND_IN = """
@@ -335,8 +335,8 @@ def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last
         folder = root / "artifacts/evidence/gpt"
         (folder / "likelihood.csv").write_text(documents(nats, sha, quantity))
         (folder / "era.1.csv").write_text(era(right))
-        *_, found = promotion.register(root, [STAGE, Stage("other", outs=("artifacts/evidence/gpt/era.1.csv",))], None)
-        return found
+        *_, registered = promotion.register(root, [STAGE, Stage("other", outs=("artifacts/evidence/gpt/era.1.csv",))], None)
+        return registered
 
     assert outcome(1, "bits_per_byte", 150.0, 60).action == "promoted"
     (first,) = registry_status.registry_status(root)["versions"]
@@ -387,8 +387,8 @@ def test_evidence_that_no_stage_of_the_graph_makes_is_left_out(root):
         (folder / name).write_text("id\n")
     kept = Stage("finetune@gpt-kept-task", outs=("artifacts/evidence/gpt/kept-task.1.csv", "artifacts/finetuned/gpt"))
     other = Stage("finetune@bert-removed-task", outs=("artifacts/evidence/bert/removed-task.1.csv",))
-    found = promotion.evidence_files(root, STAGE, [STAGE, kept, other])
-    assert [path.name for path in found] == ["kept-task.1.csv", "likelihood.csv"]
+    files = promotion.evidence_files(root, STAGE, [STAGE, kept, other])
+    assert [path.name for path in files] == ["kept-task.1.csv", "likelihood.csv"]
     with pytest.raises(RegistryError, match=r"artifacts/evidence/gpt: contains no output of any stage"):
         promotion.evidence_files(root, STAGE, [other])
 

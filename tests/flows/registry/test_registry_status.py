@@ -17,7 +17,7 @@ promotion: {{registered_model: {model}, primary: score, alpha: 0.05, margin: 0.0
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def store_answers(monkeypatch):
     """The store's answers, one a question: how many questions there were."""
     answers = []
 
@@ -44,36 +44,36 @@ def write(root, statement):
     database.close()
 
 
-def test_a_store_is_asked_when_it_the_question_or_what_was_kept_has_changed(root, asked):
-    assert [registry_status.registry_status(root) for _ in range(3)] == asked * 3
+def test_a_store_is_asked_when_it_the_question_or_what_was_kept_has_changed(root, store_answers):
+    assert [registry_status.registry_status(root) for _ in range(3)] == store_answers * 3
     write(root, "insert into aliases values ('champion')")
-    assert [registry_status.registry_status(root) for _ in range(2)] == [asked[1]] * 2
+    assert [registry_status.registry_status(root) for _ in range(2)] == [store_answers[1]] * 2
     (root / "params.yaml").write_text(PARAMS.format(database="store.db", model="other"))
-    assert registry_status.registry_status(root) == asked[2]
+    assert registry_status.registry_status(root) == store_answers[2]
     for number, unreadable in enumerate(("{", "[]", "{}"), 3):
         (root / "store.db.status.json").write_text(unreadable)
-        assert registry_status.registry_status(root) == asked[number]
+        assert registry_status.registry_status(root) == store_answers[number]
 
 
-def test_what_is_only_in_the_write_ahead_log_is_a_change(root, asked):
+def test_what_is_only_in_the_write_ahead_log_is_a_change(root, store_answers):
     with contextlib.closing(sqlite3.connect(root / "store.db")) as database:
         database.execute("pragma journal_mode = wal")
         registry_status.registry_status(root)
         with database:
             database.execute("insert into aliases values ('champion')")
-        assert registry_status.registry_status(root) == asked[1]
+        assert registry_status.registry_status(root) == store_answers[1]
 
 
-def test_a_server_is_always_asked_and_an_empty_address_is_none(root, asked, monkeypatch):
+def test_a_server_is_always_asked_and_an_empty_address_is_none(root, store_answers, monkeypatch):
     for address in ("http://127.0.0.1:9", "", ""):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         registry_status.registry_status(root)
-    assert len(asked) == 2
+    assert len(store_answers) == 2
 
 
 def version(number, aliases, **other):
-    found = {"version": number, "aliases": aliases, "stage": "pretrain@gpt", "gate": None, "reasons": None}
-    return {**found, "compared": None, **other}
+    fields = {"version": number, "aliases": aliases, "stage": "pretrain@gpt", "gate": None, "reasons": None}
+    return {**fields, "compared": None, **other}
 
 
 def test_the_gate_s_own_numbers_are_shown_and_what_was_left_out_with_its_reason():

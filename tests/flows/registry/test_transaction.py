@@ -54,10 +54,10 @@ class Faulty:
             Faulty.calls += 1
             if self._at is not None and Faulty.calls > self._at:
                 self._end()
-            found = method(*arguments, **options)
+            answer = method(*arguments, **options)
             if self._after and Faulty.calls == self._at:
                 self._end()
-            return found
+            return answer
 
         return call
 
@@ -205,10 +205,10 @@ def test_what_a_dead_process_began_is_completed_unless_it_cannot_be(root, capsys
     assert not registry_status.registry_status(root)["unsettled"]
     assert state(root)[0]["2"][0] == ["champion"]
     assert state(root)[1][2:] == [("refused", "1", "2")]
-    said = capsys.readouterr().err
-    assert "a decision that was interrupted has been completed: version 1 refused" in said
-    assert "a decision that was interrupted has been discarded: version 1 promoted" in said
-    assert said.count("has been discarded") == 3
+    stderr = capsys.readouterr().err
+    assert "a decision that was interrupted has been completed: version 1 refused" in stderr
+    assert "a decision that was interrupted has been discarded: version 1 promoted" in stderr
+    assert stderr.count("has been discarded") == 3
 
 
 @pytest.mark.parametrize("act", ["register", "promote", "roll back"])
@@ -257,8 +257,8 @@ def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_b
     if "could not" in verdict:
         monkeypatch.setattr(promotion, "judge", _cannot)
     promotion.register(root, STAGES, None)
-    assert f"warning: plm: somebody made version {version} the champion" in (said := capsys.readouterr().err)
-    assert verdict in said
+    assert f"warning: plm: somebody made version {version} the champion" in (stderr := capsys.readouterr().err)
+    assert verdict in stderr
     _, decisions = state(root)
     assert decisions[2:] == [("moved in the UI", version, "2")]
     if version == "3":
@@ -291,8 +291,8 @@ def test_an_alias_that_names_nothing_is_told_and_the_champion_before_stands_in(r
 def test_a_rollback_loads_its_target_first(root, monkeypatch):
     promotion.register(root, STAGES, None)
     monkeypatch.setattr(promotion, "package", lambda *given: dict.fromkeys(given[-1], "weights are missing"))
-    said = r"version 1 cannot be used: weights are missing; `plm status` .*`plm promote VERSION --reason \.\.\.` makes"
-    with pytest.raises(RegistryError, match=said):
+    message = r"version 1 cannot be used: weights are missing; `plm status` .*`plm promote VERSION --reason \.\.\.` makes"
+    with pytest.raises(RegistryError, match=message):
         promotion.rollback(root, "")
     assert state(root)[0]["2"][0] == ["champion"]
 
@@ -329,9 +329,9 @@ def test_what_becomes_of_a_model_is_heard_at_once_and_what_a_dead_server_interru
     monkeypatch.setattr(mlflow.MlflowClient, "update_model_version", describe)
     with pytest.raises(RegistrationFailed):
         promotion.register(root, STAGES, None, heard.append)
-    assert [(each.version, each.action) for each in heard] == [("1", "promoted")]
+    assert [(outcome.version, outcome.action) for outcome in heard] == [("1", "promoted")]
     promotion.register(root, STAGES[1:], None, heard.append)
-    assert [(each.version, each.stage, each.action) for each in heard[1:]] == [
+    assert [(outcome.version, outcome.stage, outcome.action) for outcome in heard[1:]] == [
         ("2", "pretrain@b", "promoted"),
         ("2", "pretrain@b", "unchanged"),
     ]
@@ -348,8 +348,8 @@ def test_a_description_opens_with_the_person_who_overruled_the_gate(root):
         for number in ("1", "2", "1"):
             promotion.promote(root, number, f"{number} is\nbetter", force=True)
         for number in ("1", "2"):
-            said = f"Overruled, promoted by hand: {number} is better\n\nPassed by the gate"
-            assert described(number) == said
+            description = f"Overruled, promoted by hand: {number} is better\n\nPassed by the gate"
+            assert described(number) == description
         promotion.promote(root, "2", "it is newer")
         assert described("2") == "Passed by the gate"
         opened.set_alias("champion", "1")

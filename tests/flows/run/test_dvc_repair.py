@@ -85,8 +85,8 @@ def test_what_a_cut_lock_file_lost_comes_from_the_run_cache(done, share):
     path = done / "dvc.lock"
     text = path.read_text()
     path.write_text(cut := text[: int(len(text) * share)])
-    (said,) = mend(done)
-    assert said.startswith(f"{path}: half written")
+    (note,) = mend(done)
+    assert note.startswith(f"{path}: half written")
     assert (done / ".dvc/tmp/dvc.lock.broken").read_text() == cut
     assert_whole(done)
     assert path.read_text() == text

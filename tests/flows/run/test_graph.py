@@ -312,8 +312,8 @@ def test_a_file_whose_name_is_no_text_is_named(toy):
     root = toy("stages: {first: {cmd: touch out, deps: [texts], outs: [out]}}")
     (root / "texts").mkdir()
     (root / os.fsdecode(b"texts/caf\xe9.txt")).touch()
-    with pytest.raises(GraphError) as told:
+    with pytest.raises(GraphError) as error:
         Graph(root).status()
-    assert str(told.value) == f"{root}/texts/caf\\xe9.txt: the name of this file is not UTF-8; rename it"
+    assert str(error.value) == f"{root}/texts/caf\\xe9.txt: the name of this file is not UTF-8; rename it"
     (root / os.fsdecode(b"texts/caf\xe9.txt")).rename(root / "texts/caf\u00e9.txt")
     assert Graph(root).status() == {"first": ["never run"]}

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from ears import told, webhook
+from ears import messages, webhook
 from toys import alive, hear_sigint, pids, wait_for
 
 from flows.processes import resources
@@ -117,7 +117,7 @@ def diamond(toy) -> Path:
     return toy(DIAMOND, stamp_py=STAMP, params_yaml="left: 1\nright: 1\n")
 
 
-def one(toy, cmd: str, code: str = "1", meta: str = "{}") -> Path:
+def one_stage(toy, cmd: str, code: str = "1", meta: str = "{}") -> Path:
     """A repository with one stage."""
     text = f"stages:\n  s: {{cmd: '{cmd}', deps: [code.py], outs: [out.txt], meta: {meta}}}\n"
     return toy(text, code_py=code)
@@ -235,7 +235,7 @@ pathlib.Path("out.txt").write_text("x")
 
 
 def test_a_killed_stage_is_tried_again(toy, tracker, on_server):
-    root = one(toy, "python code.py", code=KILLED_ONCE)
+    root = one_stage(toy, "python code.py", code=KILLED_ONCE)
     result = pipeline.run(root)
     assert result.ok
     assert result.ran == ("s",)
@@ -244,7 +244,7 @@ def test_a_killed_stage_is_tried_again(toy, tracker, on_server):
 def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
     toy, tracker, on_server, monkeypatch, caplog
 ):
-    root = one(toy, "echo x >> attempts; echo x > out.txt")
+    root = one_stage(toy, "echo x >> attempts; echo x > out.txt")
     monkeypatch.setattr(resources, "LEAST", 1 << 62)
     assert "of disk space are free, too little for any stage" in pipeline.run(root).error
     assert not (root / "attempts").exists()
@@ -256,7 +256,7 @@ def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
 
 def test_retries_come_to_an_end(toy, tracker, on_server):
     cmd = "echo x >> attempts; exit 75"
-    root = one(toy, cmd, meta="{retries: 1}")
+    root = one_stage(toy, cmd, meta="{retries: 1}")
     assert pipeline.run(root).error.startswith("s: exit status 75")
     assert (root / "attempts").read_text() == "x\nx\n"
 
@@ -278,7 +278,7 @@ def late(toy, on_server, monkeypatch):
     from flows.run import flow
 
     monkeypatch.setattr(flow, "RETRY_DELAYS_S", [0.0])
-    return lambda said: one(toy, "sh ./code.py", LATE.format(said=said), "{minutes: 0.03, retries: 5}")
+    return lambda said: one_stage(toy, "sh ./code.py", LATE.format(said=said), "{minutes: 0.03, retries: 5}")
 
 
 def test_a_training_that_takes_too_long_goes_on_as_long_as_it_comes_further(late, tracker):
@@ -288,15 +288,15 @@ def test_a_training_that_takes_too_long_goes_on_as_long_as_it_comes_further(late
 
 
 @pytest.mark.parametrize("said", ["interrupted: ", "interrupted: state saved at step 7 of 9"])
-def test_a_stage_that_hung_twice_fails(late, tracker, said):
-    root = late(said)
-    assert pipeline.run(root).error == f"s: stopped after 0.03 minutes (meta.minutes in dvc.yaml): {said.rstrip()}"
+def test_a_stage_that_hung_twice_fails(late, tracker, message):
+    root = late(message)
+    assert pipeline.run(root).error == f"s: stopped after 0.03 minutes (meta.minutes in dvc.yaml): {message.rstrip()}"
     assert (root / "tries").read_text() == "x\nx\n"
 
 
 def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server):
     cmd = "touch started; sleep 2; echo x > out.txt"
-    root = one(toy, cmd)
+    root = one_stage(toy, cmd)
     other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "s"], cwd=root)
     wait_for((root / "started").exists)
     # What a run looks at first is the whole graph, of which a busy stage is a part to wait for too.
@@ -323,24 +323,24 @@ def test_what_became_of_a_model_before_another_failed_is_told_once(toy, tracker,
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     monkeypatch.setattr(flow, "REGISTRATION_DELAYS_S", [0.0])
     monkeypatch.setattr(tracker, "register", register)
-    root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
+    root = one_stage(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
     assert pipeline.run(root).ok == mended
     assert tries == ["", ""]
-    heard = told(hook)
+    heard = messages(hook)
     assert heard.pop() == ("promotion", "Version 7 (s) was promoted: better than 6")
     assert [event for event, _ in heard] == ([] if mended else ["failure"])
 
 
 @pytest.mark.slow
 def test_force_runs_everything(toy, tracker, on_server):
-    root = one(toy, "echo x > out.txt; echo x >> runs")
+    root = one_stage(toy, "echo x > out.txt; echo x >> runs")
     assert pipeline.run(root).ran == ("s",)
     assert pipeline.run(root, force=True).ran == ("s",)
     assert (root / "runs").read_text() == "x\nx\n"
 
 
 def test_a_pipeline_waits_a_moment_for_a_command_that_holds_the_checkout_and_says_which_it_is(toy, monkeypatch):
-    root = one(toy, "echo x > out.txt")
+    root = one_stage(toy, "echo x > out.txt")
     waited = []
     with contextlib.ExitStack() as other, monkeypatch.context() as patch:
         patch.setattr(files, "PAUSE_S", 0.0)
@@ -359,7 +359,7 @@ def test_a_pipeline_waits_a_moment_for_a_command_that_holds_the_checkout_and_say
 
 
 def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
-    root = one(toy, "echo x > out.txt")
+    root = one_stage(toy, "echo x > out.txt")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     with pytest.raises(UserError, match="no Prefect server answers at http"):
         pipeline.run(root)
@@ -433,7 +433,7 @@ def test_a_killed_flow_leaves_no_orphan_and_its_run_is_closed_by_the_next(toy, t
 
 @pytest.mark.slow
 def test_without_a_server_a_run_has_its_own_and_needs_none_when_nothing_is_to_be_done(toy):
-    root = one(toy, "sleep 1; echo x > out.txt")
+    root = one_stage(toy, "sleep 1; echo x > out.txt")
     flow = _start(root)
     wait_for(lambda: len(psutil.Process(flow.pid).children(recursive=True)) >= 2)
     children = [child.pid for child in psutil.Process(flow.pid).children(recursive=True)]
@@ -447,7 +447,7 @@ def test_without_a_server_a_run_has_its_own_and_needs_none_when_nothing_is_to_be
 
 def test_all_problems_of_the_parameters_are_told_before_any_stage_runs(toy, tracker):
     check = "import sys\nprint('error: a.b: 1\\nerror: c: 2', file=sys.stderr)\nsys.exit(2)\n"
-    root = one(toy, "touch out.txt")
+    root = one_stage(toy, "touch out.txt")
     (root / "tasks").mkdir()
     (root / "tasks/commands/check.py").write_text(check)
     with pytest.raises(UserError, match=r"^a\.b: 1\nerror: c: 2$"):

@@ -41,10 +41,10 @@ def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root, monke
         subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True)
     # When the block has ended, MLflow has everything.
     assert not list((root / "artifacts/journals").glob("*.jsonl"))
-    found = {run.info.run_name: run for run in runs(root).values()}
-    assert {name: run.info.status for name, run in found.items()} == {"pipeline": "FINISHED", "stage": "FINISHED"}
-    assert found["stage"].data.tags["mlflow.parentRunId"] == found["pipeline"].info.run_id
-    assert found["pipeline"].data.tags["plm.stage"] == "pipeline"
+    by_name = {run.info.run_name: run for run in runs(root).values()}
+    assert {name: run.info.status for name, run in by_name.items()} == {"pipeline": "FINISHED", "stage": "FINISHED"}
+    assert by_name["stage"].data.tags["mlflow.parentRunId"] == by_name["pipeline"].info.run_id
+    assert by_name["pipeline"].data.tags["plm.stage"] == "pipeline"
     with pytest.raises(ValueError, match="x"), pipeline_run(root):
         raise ValueError("x")
     assert sorted(run.info.status for run in runs(root).values()) == ["FAILED", "FINISHED", "FINISHED"]
@@ -58,8 +58,8 @@ def test_a_publisher_that_is_killed_is_replaced_and_nothing_is_lost(root, monkey
         publisher.kill()
         monkeypatch.setenv("PLM_PARENT_RUN_ID", parent)
         subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True)
-    found = {run.info.run_name: run.info.status for run in runs(root).values()}
-    assert found == {"pipeline": "FINISHED", "stage": "FINISHED"}
+    statuses = {run.info.run_name: run.info.status for run in runs(root).values()}
+    assert statuses == {"pipeline": "FINISHED", "stage": "FINISHED"}
 
 
 def test_a_flow_that_is_killed_leaves_no_run_that_pretends_to_be_running(root):
@@ -95,9 +95,9 @@ def test_a_deleted_experiment_is_told_before_anything_begins_with_the_command_th
     with model_registry.opened(root) as opened:
         experiment = opened.experiment()
         opened.client.delete_experiment(experiment)
-    found = refused(root)
-    assert found.startswith(f"MLflow at {uri}: somebody has deleted the experiment plm; ")
-    assert f"`MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {experiment}`" in found
+    message = refused(root)
+    assert message.startswith(f"MLflow at {uri}: somebody has deleted the experiment plm; ")
+    assert f"`MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {experiment}`" in message
 
 
 def test_tables_of_another_mlflow_are_told_before_anything_begins_with_the_command_that_adapts_them(root):

@@ -44,11 +44,11 @@ def test_the_path_of_a_stage_is_the_longest_that_begins_with_it(tmp_path):
 
 
 def test_the_summary_adds_up():
-    said = dict(timing.summary(RESULT, 80.0, 2))
-    assert said["total"] == "1 min 20 s on 2 cores"
-    assert said["stages"] == "15.0 s for 2, with 43% of the cores busy"
-    assert said["longest"] == "late 10.0 s, a<b 3.0 s"
-    assert (said["registration"], said["the rest"]) == ("2.0 s", "1 min 03 s to start and end Prefect and MLflow")
+    summary = dict(timing.summary(RESULT, 80.0, 2))
+    assert summary["total"] == "1 min 20 s on 2 cores"
+    assert summary["stages"] == "15.0 s for 2, with 43% of the cores busy"
+    assert summary["longest"] == "late 10.0 s, a<b 3.0 s"
+    assert (summary["registration"], summary["the rest"]) == ("2.0 s", "1 min 03 s to start and end Prefect and MLflow")
     assert timing.summary(Result(RESULT.stages[2:]), 1.0, 2) == []
 
 
@@ -69,7 +69,7 @@ STAGES = [
 SAME = {stage.name: 80.0 for stage in STAGES}
 
 
-def said(name, text, event=""):
+def log(name, text, event=""):
     logging.getLogger("prefect.task_runs").info(text, extra={"task_run_name": name, "stage_event": event})
 
 
@@ -103,7 +103,7 @@ def test_what_is_left_is_the_longest_path_and_said_when_it_is_known_or_very_diff
 ):
     with live_table.shown(STAGES, took, cores):
         for line in lines:
-            said(*line)
+            log(*line)
     assert [line for line in capsys.readouterr().out.splitlines() if " | " not in line] == expected
 
 

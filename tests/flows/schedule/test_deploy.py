@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from ears import told, webhook
+from ears import messages, webhook
 from toys import alive, free_port, hear_sigint, pids, start_server, wait_for
 
 from flows.run import checkout
@@ -70,10 +70,10 @@ def _process(command: list[str], stdout: Any = None, **env: str) -> Iterator["su
 
 def _killed(*processes: "subprocess.Popen[bytes]") -> None:
     """End processes and all that they started, as a power failure does."""
-    family = [each for process in processes for each in psutil.Process(process.pid).children(recursive=True)]
-    for each in [*(psutil.Process(process.pid) for process in processes), *family]:
+    family = [member for process in processes for member in psutil.Process(process.pid).children(recursive=True)]
+    for member in [*(psutil.Process(process.pid) for process in processes), *family]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+            member.kill()
     for process in processes:
         process.wait()
 
@@ -100,9 +100,9 @@ def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_serve
         wait_for(lambda: "Skipped" in {run.state.name for run in _runs("often")})
         assert len((root / "pids").read_text().split()) == 1
         # It is longer than its interval, which somebody hears.
-        wait_for(lambda: any("was skipped: another pipeline" in said for _, said in told(hook)))
-        known = Nights.read(root)
-        assert round(known.next - known.due, 3) % 15 == 0
+        wait_for(lambda: any("was skipped: another pipeline" in text for _, text in messages(hook)))
+        nights = Nights.read(root)
+        assert round(nights.next - nights.due, 3) % 15 == 0
         running = [run for run in _runs("often") if run.state.type == "RUNNING"]
         run = min(running, key=lambda run: run.start_time)  # another may be about to be skipped
         _cancel(run.id)
@@ -130,7 +130,7 @@ def test_after_a_power_failure_the_next_run_begins_and_the_one_before_is_told(to
             pids(root / "pids", 2)
     finally:
         _killed(standing)
-    assert "was killed, or its machine went down" in told(hook)[0][1]
+    assert "was killed, or its machine went down" in messages(hook)[0][1]
 
 
 @pytest.mark.slow
@@ -140,8 +140,8 @@ def test_a_schedule_outlives_its_server(toy, tmp_path):
     standing, url = start_server(tmp_path, port)
     env = {"PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "PREFECT_CLIENT_MAX_RETRIES": "0"}
     with (
-        (tmp_path / "said").open("wb") as said,
-        _process([sys.executable, "-c", SERVE, str(root), url, "20"], stdout=said, **env),
+        (tmp_path / "said").open("wb") as log,
+        _process([sys.executable, "-c", SERVE, str(root), url, "20"], stdout=log, **env),
     ):
         wait_for((root / "dvc.lock").exists)
         _killed(standing)
@@ -161,9 +161,9 @@ def test_a_schedule_that_cannot_begin_is_told(toy, on_server, hook, monkeypatch)
     root = toy("stages: {s: {cmd: echo x, outs: [o.txt], meta: {gpus: 1}}}\n")
     with pytest.raises(UserError, match="gpus"):
         flow.plm(str(root))
-    ((event, said),) = told(hook)
+    ((event, text),) = messages(hook)
     assert event == "failure"
-    assert said.startswith("The scheduled run could not begin. dvc.yaml: stages.s.meta.gpus: 1; expected one of")
+    assert text.startswith("The scheduled run could not begin. dvc.yaml: stages.s.meta.gpus: 1; expected one of")
     assert Nights.read(root).error.startswith("dvc.yaml: ")
 
 
@@ -230,13 +230,13 @@ def test_a_last_run_that_was_killed_is_made_up_for_unless_one_waits(tmp_path, on
     (tmp_path / ".dvc/tmp").mkdir(parents=True)
     where = DeploymentFilter.model_validate({"id": {"any_": [deployed("killed", tmp_path)]}})
     with get_client(sync_client=True) as client:
-        for known, runs in (
+        for fields, runs in (
             ({}, 0),
             ({"begun": 1.0, "ended": 2.0}, 0),
             ({"begun": 1.0, "ended": None}, 1),
             ({"begun": 1.0}, 1),
         ):
-            change(tmp_path, **known)
+            change(tmp_path, **fields)
             with checkout.only_one(tmp_path, pipeline=True):  # it is still at work
                 deploy._tidy(tmp_path, "killed")
             deploy._tidy(tmp_path, "killed")
@@ -329,8 +329,8 @@ def test_the_pools_of_containers_take_their_deployments(on_server, monkeypatch):
         ]
         for kind in ("docker", "kubernetes"):
             deployed = client.read_deployment_by_name(f"plm/nightly-{kind}")
-            known = client.read_work_pool(f"plm-{kind}").base_job_template["variables"]["properties"]
-            assert set(deployed.job_variables) <= set(known)
+            variables = client.read_work_pool(f"plm-{kind}").base_job_template["variables"]["properties"]
+            assert set(deployed.job_variables) <= set(variables)
     assert _container_env("kubernetes") == _container_env("docker")
 
 

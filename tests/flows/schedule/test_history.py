@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ears import told, webhook
+from ears import messages, webhook
 from toys import plm
 
 from flows.maintenance import doctor
@@ -40,11 +40,11 @@ def test_a_run_that_did_not_happen_is_told_once_by_whoever_lives_next(root, hook
     missed = history.tell_missed(root)
     assert missed == f"The scheduled run that was due at {history.moment(now - HOUR_S)} did not begin."
     assert history.tell_missed(root) == missed
-    assert told(hook) == [("missed", missed)]
+    assert messages(hook) == [("missed", missed)]
     # The next night that is missed is told again.
     history.change(root, next=now - HOUR_S / 2)
     history.tell_missed(root)
-    assert len(told(hook)) == 2
+    assert len(messages(hook)) == 2
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_a_run_that_did_not_happen_is_told_once_by_whoever_lives_next(root, hook
 )
 def test_a_run_is_missed_when_it_is_older_than_its_interval_by_a_quarter_of_an_hour(next_due, interval, late):
     now = 1_800_000_000.0
-    known = Nights(due=now - next_due - interval, next=now - next_due)
-    assert bool(known.missed(now)) == late
+    nights = Nights(due=now - next_due - interval, next=now - next_due)
+    assert bool(nights.missed(now)) == late
 
 
 def test_a_clock_that_went_back_is_told(root, hook):
     now = time.time()
     write(root, due=now + 6 * DAY_S, next=now + 7 * DAY_S, begun=now + 6 * DAY_S, ended=now + 6 * DAY_S + 9)
     assert "which is in the future: was the clock changed?" in history.tell_missed(root)
-    assert [event for event, _ in told(hook)] == ["missed"]
+    assert [event for event, _ in messages(hook)] == ["missed"]
 
 
 def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(root, hook):
@@ -75,8 +75,8 @@ def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(roo
     for _ in range(2):
         with history.remembered(root) as tell:
             tell(Result(()))
-    said = f"The run that began at {begun} was killed, or its machine went down. The next one resumes its work."
-    assert told(hook) == [("failure", said)]
+    message = f"The run that began at {begun} was killed, or its machine went down. The next one resumes its work."
+    assert messages(hook) == [("failure", message)]
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_what_nobody_could_be_told_is_told_when_somebody_can_be(root, hook, monk
         monkeypatch.setenv("PLM_NOTIFY_URLS", addresses)
         with history.remembered(root) as tell:
             tell(Result(()))
-    assert [event for event, _ in told(hook)] == ["failure", "missed"]
+    assert [event for event, _ in messages(hook)] == ["failure", "missed"]
 
 
 def test_a_run_that_fails_is_told_and_one_that_a_person_ended_is_not(root, hook):
@@ -100,7 +100,7 @@ def test_a_run_that_fails_is_told_and_one_that_a_person_ended_is_not(root, hook)
     with pytest.raises(KeyboardInterrupt), history.remembered(root):
         raise KeyboardInterrupt
     assert Nights.read(root).error == "interrupted"
-    assert told(hook) == [
+    assert messages(hook) == [
         ("failure", "The run failed. register: no server"),
         ("failure", "The run failed. nobody there"),
     ]
@@ -118,10 +118,10 @@ def test_a_disk_that_will_be_full_within_days_is_told(root, hook, days, events):
     filling(root, days)
     with history.remembered(root) as tell:
         tell(Result(()))
-    assert [event for event, _ in told(hook)] == events
+    assert [event for event, _ in messages(hook)] == events
     assert Nights.read(root).days_left() == pytest.approx(days, rel=0.1)
     if events:
-        assert " GB left and will be full in 3." in told(hook)[0][1] or "in 2." in told(hook)[0][1]
+        assert " GB left and will be full in 3." in messages(hook)[0][1] or "in 2." in messages(hook)[0][1]
 
 
 def test_nothing_is_foretold_from_too_little_or_of_a_disk_that_is_not_filling():
@@ -155,16 +155,16 @@ def test_a_run_that_ends_while_another_is_skipped_or_fails_is_remembered(root, m
     now = time.time()
     write(root, due=now - HOUR_S, next=now, begun=now - HOUR_S)
 
-    def asked():  # of a server, which takes a while
+    def slow_answer():  # of a server, which takes a while
         write(root, due=now - HOUR_S, next=now, begun=now - HOUR_S, ended=now, free=[(now, 7)])
         return {"due": now, "next": now + DAY_S}
 
-    monkeypatch.setattr(prefect_server, "due_of_this_run", asked)
+    monkeypatch.setattr(prefect_server, "due_of_this_run", slow_answer)
     with checkout.only_one(root, pipeline=True):
         does(root)
-    found = Nights.read(root)
-    assert (found.next, found.free) == (now + DAY_S, [[now, 7]])
-    assert found.ended >= now
+    nights = Nights.read(root)
+    assert (nights.next, nights.free) == (now + DAY_S, [[now, 7]])
+    assert nights.ended >= now
 
 
 def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_its_place_is_not(
@@ -183,7 +183,7 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
 
     with checkout.checked_out(project, False, print):
         skip()
-    assert told(hook) == []
+    assert messages(hook) == []
     params = project / "params.yaml"
     params.write_text(f"{params.read_text()}retention: {{versions: 2, champions: 2, days: 7, snapshots_days: 7}}\n")
     monkeypatch.setattr(doctor, "WASTE", {"files": skip})
@@ -192,9 +192,9 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
         shutil.rmtree(project / ".dvc/tmp")  # with the file that says who it is
         skip()
     who = ("another plm command (process", "another pipeline (process unknown")
-    for (event, said), held_by in zip(told(hook), who, strict=True):
+    for (event, text), held_by in zip(messages(hook), who, strict=True):
         assert event == "missed"
-        assert said.startswith(f"The run that was due at {history.moment(now)} was skipped: {held_by}")
+        assert text.startswith(f"The run that was due at {history.moment(now)} was skipped: {held_by}")
 
 
 @pytest.mark.slow
@@ -222,13 +222,13 @@ def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch
     done = plm(project, "nights")
     assert done.returncode == 1
     assert "did not begin." in done.stdout
-    assert [event for event, _ in told(hook)] == ["missed"]
+    assert [event for event, _ in messages(hook)] == ["missed"]
 
 
 def test_a_test_message_is_sent_and_one_that_cannot_be_is_an_error_without_the_address(project, hook, monkeypatch):
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     assert plm(project, "nights", "--test").returncode == 0
-    assert told(hook) == [("test", "This is a test: notifications reach this address.")]
+    assert messages(hook) == [("test", "This is a test: notifications reach this address.")]
     monkeypatch.setenv("PLM_NOTIFY_URLS", "json://127.0.0.1:9/secret")
     done = plm(project, "nights", "--test")
     assert done.returncode == 2
@@ -251,4 +251,4 @@ def test_an_idle_run_tells_what_was_missed_and_imports_nothing_heavy(project, ho
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
-    assert [event for event, _ in told(hook)] == ["missed"]
+    assert [event for event, _ in messages(hook)] == ["missed"]

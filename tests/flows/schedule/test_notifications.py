@@ -6,7 +6,7 @@ import socketserver
 from collections.abc import Iterator
 
 import pytest
-from ears import Mail, serving, told, webhook
+from ears import Mail, serving, messages, webhook
 
 from flows.run.run_result import Outcome, Result
 from flows.schedule import notifications
@@ -34,11 +34,11 @@ def mailbox(server) -> str:
 def test_a_message_says_what_happened_where_to_look_and_which_checkout(tmp_path, hook, mail, addresses, capfd):
     addresses(webhook(hook, SECRET), mailbox(mail))
     notifications.tell(tmp_path, "failure", "The run failed. pretrain@gpt: no room")
-    ((path, said),) = hook.heard
+    ((path, post),) = hook.heard
     assert path == f"/{SECRET}"
-    assert said["title"] == f"plm: failure in {tmp_path} on {os.uname().nodename}"
-    assert said["message"].startswith("The run failed. pretrain@gpt: no room\n\nSee artifacts/report/")
-    assert said["message"].endswith(f"{tmp_path} on {os.uname().nodename}")
+    assert post["title"] == f"plm: failure in {tmp_path} on {os.uname().nodename}"
+    assert post["message"].startswith("The run failed. pretrain@gpt: no room\n\nSee artifacts/report/")
+    assert post["message"].endswith(f"{tmp_path} on {os.uname().nodename}")
     (letter,) = mail.heard
     assert "Subject: plm: failure in" in letter
     assert capfd.readouterr() == ("", "")
@@ -49,7 +49,7 @@ def test_only_the_events_that_were_chosen_are_told(tmp_path, hook, monkeypatch):
     (tmp_path / "params.yaml").write_text("notify: {urls_from: WHERE, events: [budget]}\n")
     for event in EVENTS:
         notifications.tell(tmp_path, event, "Something happened.")
-    assert [said["title"].split()[1] for _, said in hook.heard] == ["budget"]
+    assert [post["title"].split()[1] for _, post in hook.heard] == ["budget"]
 
 
 def test_parameters_that_cannot_be_used_are_no_reason_to_be_silent(tmp_path, hook, addresses):
@@ -123,7 +123,7 @@ def test_what_becomes_of_models_is_told(tmp_path, hook, addresses):
     )
     notifications.tell_models(tmp_path, [Judged("2", "pretrain@gpt", "rolled back to", ["as users complained"])])
     notifications.tell_models(tmp_path, [Judged("1", "pretrain@gpt", "moved in the UI", ["the gate agrees"])])
-    assert told(hook) == [
+    assert messages(hook) == [
         ("promotion", "Version 3 (pretrain@gpt) was promoted: better than 2"),
         ("refusal", "Version 4 (pretrain@bert) was refused: not better; and larger"),
         ("rollback", "Rolled back to version 2 (pretrain@gpt): as users complained"),
@@ -137,7 +137,7 @@ def test_a_spent_budget_is_no_failure_and_hides_none(tmp_path, hook, addresses):
     spent = Outcome("pretrain@gpt", "failed", reason="pretrain-gpt has cost 12 of 10 (PLM_BUDGET)", status=3)
     after = Outcome("evaluate@gpt", "not run", reason="needs pretrain@gpt")
     notifications.tell_result(tmp_path, Result((spent, after), "pretrain@gpt: exit status 3: it has cost"))
-    assert told(hook) == [("budget", "pretrain-gpt has cost 12 of 10 (PLM_BUDGET).")]
+    assert messages(hook) == [("budget", "pretrain-gpt has cost 12 of 10 (PLM_BUDGET).")]
     broken = Outcome("pretrain@bert", "failed", reason="no room", status=1)
     notifications.tell_result(tmp_path, Result((spent, broken), "pretrain@gpt: exit status 3: it has cost"))
-    assert told(hook)[2:] == [("failure", "The run failed. pretrain@bert: no room")]
+    assert messages(hook)[2:] == [("failure", "The run failed. pretrain@bert: no room")]

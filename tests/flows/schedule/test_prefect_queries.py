@@ -54,7 +54,7 @@ def deployed(client, tmp_path):
 
 def looked(root):
     report = findings.look({"schedule": schedule}, root, False)
-    return [each.what for each in report.findings], report.notes, report.unseen
+    return [finding.what for finding in report.findings], report.notes, report.unseen
 
 
 def test_a_run_that_is_overdue_is_found_and_one_that_is_to_come_is_told(tmp_path, deployed):
@@ -97,14 +97,14 @@ def test_no_password_of_an_address_is_said(tmp_path, deployed, client, monkeypat
     ended(client, tmp_path, 8)
     secret = os.environ["PREFECT_API_URL"].replace("://", "://me:T0psecret@")
     monkeypatch.setattr(prefect_server, "configured_url", lambda: secret)
-    said = []
+    texts = []
     for there in (False, True):
         if there:
             monkeypatch.setattr(prefect_server, "reach", lambda *_: None)
-        said += [str(findings.look({"1": schedule}, root, False)) for root in (tmp_path, tmp_path / "not deployed")]
-        said.append(str(findings.look({"1": old_runs}, tmp_path, RULES)))
-    assert ["T0psecret" in each for each in said] == [False] * 6
-    assert [secret.replace("me:T0psecret@", "") in each for each in said] == [True] * 6
+        texts += [str(findings.look({"1": schedule}, root, False)) for root in (tmp_path, tmp_path / "not deployed")]
+        texts.append(str(findings.look({"1": old_runs}, tmp_path, RULES)))
+    assert ["T0psecret" in text for text in texts] == [False] * 6
+    assert [secret.replace("me:T0psecret@", "") in text for text in texts] == [True] * 6
 
 
 def ended(client, root, days_ago):
@@ -166,8 +166,8 @@ def test_a_clearing_up_that_fails_is_a_warning_and_never_the_run_s_end(toy, clie
     (root / "params.yaml").write_text(PARAMS.replace("versions: 2", "versions: none"))
     run = client.create_flow_run_from_deployment(made, parameters={"root": str(root)})
     assert run_flow(flow.plm, run, parameters=run.parameters, return_type="state").is_completed()
-    said = "nothing was cleaned up: retention.versions: found the text 'none'; expected a whole number"
-    wait_for(lambda: any(said in line.message for line in client.read_logs(limit=200)))
+    warning = "nothing was cleaned up: retention.versions: found the text 'none'; expected a whole number"
+    wait_for(lambda: any(warning in line.message for line in client.read_logs(limit=200)))
 
 
 @pytest.mark.slow
@@ -252,15 +252,15 @@ def states(*roots: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not CAN_UNSHARE, reason="namespaces cannot be made here")
 def test_a_run_that_lives_is_not_closed_whatever_the_clock_says_and_wherever_it_is(checkouts, on_server, monkeypatch):
-    here, inside, third = checkouts
-    first = start(here)
+    outside, inside, third = checkouts
+    first = start(outside)
     second = start(inside, *CONTAINER)
     try:
         # An hour later, by psutil's reckoning, when the clock has been set.
         boot = psutil.boot_time()
         monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot + 3600)
         assert flow.plm(str(third), return_state=True).is_completed()
-        assert states(here, inside, third) == ["RUNNING", "RUNNING", "COMPLETED"]
+        assert states(outside, inside, third) == ["RUNNING", "RUNNING", "COMPLETED"]
     finally:
         for process in (first, second):
             os.killpg(process.pid, signal.SIGKILL)
@@ -268,4 +268,4 @@ def test_a_run_that_lives_is_not_closed_whatever_the_clock_says_and_wherever_it_
     (inside / "sleep").unlink()
     wait_for(lambda: not checkout.at_work(inside))
     assert flow.plm(str(inside), return_state=True).is_completed()
-    assert states(here, inside) == ["CRASHED", "COMPLETED"]
+    assert states(outside, inside) == ["CRASHED", "COMPLETED"]

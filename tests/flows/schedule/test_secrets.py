@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from ears import told, webhook
+from ears import messages, webhook
 from registries import PARAMS
 from toys import plm
 
@@ -40,10 +40,10 @@ def test_a_planted_address_is_in_no_output(toy, on_server, hook, prefect_home):
     addresses = f"{webhook(hook, SECRET)} {webhook(hook, f'broken/{SECRET}')} nonsense://{SECRET}"
     env = {"WHERE_TO": addresses, "PLM_TRACKING": "on", "PREFECT_LOGGING_LEVEL": "DEBUG"}
     done = [plm(root, *words, **env) for words in (("run",), ("status", "--json"), ("nights",), ("nights", "--test"))]
-    assert [each.returncode for each in done] == [1, 0, 1, 2], [each.stderr for each in done]
+    assert [run.returncode for run in done] == [1, 0, 1, 2], [run.stderr for run in done]
     assert "the failure message may not have been delivered: WHERE_TO: address 2 did not accept it" in done[0].stderr
-    assert ("failure", "The run failed. s: WHERE_TO is ''") in told(hook)
-    assert [SECRET in each.stdout + each.stderr for each in done] == [False] * 4
+    assert ("failure", "The run failed. s: WHERE_TO is ''") in messages(hook)
+    assert [SECRET in run.stdout + run.stderr for run in done] == [False] * 4
     assert (root / "artifacts/mlflow/mlflow.db").stat().st_size > 0
     assert (prefect_home / "prefect.db").stat().st_size > 0
     assert [*holding(root), *holding(prefect_home)] == []

@@ -34,8 +34,8 @@ def test_systemd_understands_every_line(tmp_path, monkeypatch):
 def test_the_commands_of_the_units_exist(name):
     (line,) = re.findall(r"^ExecStart=%f/.venv/bin/plm (.*)$", TEXTS[name], re.MULTILINE)
     command, *words = line.split()
-    known = typer.main.get_command(app).commands[command]
-    known.make_context(command, words, resilient_parsing=False)
+    click_command = typer.main.get_command(app).commands[command]
+    click_command.make_context(command, words, resilient_parsing=False)
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if re.match(r"plm-(server|schedule|team|worker)", name)])

@@ -120,12 +120,12 @@ def start(root, *arguments, first=None):
 
 def sweep(root, *arguments, code=0):
     process = start(root, *arguments)
-    said = process.communicate()[0]
-    assert process.returncode == code, said
-    return said
+    output = process.communicate()[0]
+    assert process.returncode == code, output
+    return output
 
 
-def found(root, name="sweep"):
+def trials_of(root, name="sweep"):
     return json.loads((root / f"artifacts/sweeps/{name}/trials.json").read_text())["trials"]
 
 
@@ -143,7 +143,7 @@ def steps(root, number):
     """The steps of a trial's training run, in order, according to its output."""
     model = git(root, "rev-parse", "--verify", "--quiet", ref_of(root, number)).strip()
     lock = yaml.safe_load(git(root, "show", f"{model}:dvc.lock"))
-    (out,) = (each for each in lock["stages"]["train"]["outs"] if each["path"] == "model.txt")
+    (out,) = (entry for entry in lock["stages"]["train"]["outs"] if entry["path"] == "model.txt")
     return (root / f".dvc/cache/files/md5/{out['md5'][:2]}/{out['md5'][2:]}").read_text()
 
 
@@ -158,8 +158,8 @@ ALL = str([str(step) for step in range(1, 9)])
 @pytest.mark.slow
 def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(root):
     before = git(root, "status", "--porcelain"), (root / "params.yaml").read_text()
-    said = sweep(root, "--jobs", "2")
-    trials = found(root)
+    output = sweep(root, "--jobs", "2")
+    trials = trials_of(root)
     assert [trial["state"] for trial in trials] == ["complete"] * 2
     assert trials[0]["params"] == {"a.x": 1.5, "a.k": "b"}  # what params.yaml has is the first
     assert trials[0]["value"] == 3.25
@@ -168,7 +168,7 @@ def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(r
         assert trial["value"] == pytest.approx((x - 3) ** 2 + (k == "b"))
         assert steps(root, trial["number"]).endswith(ALL)
     best = min(trials, key=lambda trial: trial["value"])
-    assert f"best           trial {best['number']}: " in said
+    assert f"best           trial {best['number']}: " in output
     assert (git(root, "status", "--porcelain"), (root / "params.yaml").read_text()) == before
     assert [path.name for path in (root / "artifacts/sweeps/sweep/trials").glob("*/")] == []
     page = (root / "artifacts/sweeps/sweep/sweep.html").read_text()
@@ -184,7 +184,7 @@ def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(r
     # It continues with more trials, but not with another space.
     change(root, sweep={"trials": 3})
     assert "changed since the sweep sweep began, and ignored by its trials: params.yaml" in sweep(root)
-    assert len(found(root)) == 3
+    assert len(trials_of(root)) == 3
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_everything_killed_goes_on_where_it_was(root, hold):
     spent = study.user_attrs["seconds"]
     sweep(root, "--jobs", "2")
     assert study.user_attrs["seconds"] > spent  # of both calls
-    assert [trial["state"] for trial in found(root)] == ["complete"] * 2
+    assert [trial["state"] for trial in trials_of(root)] == ["complete"] * 2
     assert all(steps(root, number).endswith(ALL) for number in (0, 1))
 
 
@@ -249,18 +249,18 @@ def test_a_trial_that_is_killed_goes_on_and_one_that_is_killed_again_and_again_f
         )
         training.kill()
         wait_for(lambda training=training: not alive(training.pid))
-    said = process.communicate()[0]
-    assert process.returncode == 0, said
-    assert said.count("trial 0: resumed, because its process ended") == 2
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    assert output.count("trial 0: resumed, because its process ended") == 2
     assert steps(root, 0).endswith(ALL)
 
 
 @pytest.mark.slow
 def test_at_the_end_of_its_time_trials_keep_their_state_until_there_is_more(root):
     change(root, a={"pause": 1.0}, sweep={"trials": 1, "minutes": 0.15})
-    said = sweep(root, code=1)
-    assert "1 trials keep their state; raise sweep.minutes or sweep.cost to resume them" in said
-    assert found(root) == []
+    output = sweep(root, code=1)
+    assert "1 trials keep their state; raise sweep.minutes or sweep.cost to resume them" in output
+    assert trials_of(root) == []
     assert "1 trials keep their state" in sweep(root, code=1)
     change(root, sweep={"minutes": 3})
     sweep(root)
@@ -275,24 +275,24 @@ def test_a_sweep_that_is_told_to_end_ends_trials_gently_and_says_how_it_goes_on(
     assert "this sweep is already running; wait for it, or give another --name" in sweep(root, code=2)
     assert [sys.executable, "-m", "flows.cli", "sweep"] in at_work(root)
     os.kill(process.pid, signal.SIGTERM)
-    said = process.communicate()[0]
-    assert process.returncode == 75, said
-    assert said.rstrip().endswith("interrupted: trials keep their state, and the next `plm sweep` resumes them")
+    output = process.communicate()[0]
+    assert process.returncode == 75, output
+    assert output.rstrip().endswith("interrupted: trials keep their state, and the next `plm sweep` resumes them")
     assert at_work(root) == []
 
 
 @pytest.mark.slow
 def test_what_cannot_be_searched_is_one_line(root):
     change(root, sweep={"metric": "train/score", "trials": 4})
-    said = sweep(root, "--jobs", "1", code=2)
-    assert said.count("failed: sweep.metric: artifacts/metrics/train.json has no number 'score'; it has loss") == 3
-    assert "error: sweep: the first 3 trials have failed" in said
+    output = sweep(root, "--jobs", "1", code=2)
+    assert output.count("failed: sweep.metric: artifacts/metrics/train.json has no number 'score'; it has loss") == 3
+    assert "error: sweep: the first 3 trials have failed" in output
     change(root, sweep={"metric": "other/loss"})
     assert "no stage writes artifacts/metrics/other.json; there are train" in sweep(root, code=2)
     assert "--name: 'a/b'; expected letters, digits, - and _" in sweep(root, "--name", "a/b", code=2)
     change(root, a={"k": "broken"}, sweep={"metric": "train/loss", "space": {"a.k": ["broken", "b"]}, "trials": 1})
-    said = sweep(root, "--name", "two", code=1)
-    assert [trial["state"] for trial in found(root, "two")] == ["failed"]
-    assert "trial 0: failed: train: exit status 1: k is broken" in said
-    assert "failed         1 trials, the last: train: exit status 1: k is broken" in said
+    output = sweep(root, "--name", "two", code=1)
+    assert [trial["state"] for trial in trials_of(root, "two")] == ["failed"]
+    assert "trial 0: failed: train: exit status 1: k is broken" in output
+    assert "failed         1 trials, the last: train: exit status 1: k is broken" in output
     assert "has searched another space, or by another metric" in sweep(root, code=2)

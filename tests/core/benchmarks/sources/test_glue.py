@@ -99,14 +99,14 @@ def write_hub(folder, name, official):
             rows = [dict(zip(header, line, strict=True)) for line in lines]
         columns = published.columns
         values = [row[columns.label] for row in rows]
-        found = {a: [row[columns.a] for row in rows]} | ({b: [row[columns.b] for row in rows]} if b else {})
+        table = {a: [row[columns.a] for row in rows]} | ({b: [row[columns.b] for row in rows]} if b else {})
         if labels:
-            found["label"] = [labels.index(value) if value in labels else int(value) for value in values]
+            table["label"] = [labels.index(value) if value in labels else int(value) for value in values]
         else:
-            found["label"] = [float(value) for value in values]
-        found["idx"] = list(range(len(rows)))
+            table["label"] = [float(value) for value in values]
+        table["idx"] = list(range(len(rows)))
         (folder / name).mkdir(parents=True, exist_ok=True)
-        data = datasets.Dataset.from_dict(found, features=datasets.Features(features))
+        data = datasets.Dataset.from_dict(table, features=datasets.Features(features))
         data.to_parquet(folder / name / f"{part.hub}-00000-of-00001.parquet")
         files.append(f"  - {{split: {part.hub}, path: '{name}/{part.hub}-*'}}\n")
     (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: {name}\n  data_files:\n{''.join(files)}---\n")
@@ -123,10 +123,10 @@ def read(name, source):
     return read_source(name, ExamplesConfig(str(source)))
 
 
-def written(found, folder):
+def written(source, folder):
     folder.mkdir()
-    for split, examples in found.splits.items():
-        write_examples(folder / split, examples, found.task)
+    for split, examples in source.splits.items():
+        write_examples(folder / split, examples, source.task)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -140,7 +140,7 @@ def test_the_files_and_the_hub_give_the_same_bytes(tmp_path, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_is_an_example_with_its_texts_and_label(tmp_path, name):
-    found = read(name, write_official(tmp_path / "official", name))
+    source = read(name, write_official(tmp_path / "official", name))
     columns = TASKS[name].published.columns
     expected = {}
     for part in parts_of(name):
@@ -153,7 +153,7 @@ def test_every_row_is_an_example_with_its_texts_and_label(tmp_path, name):
                 label,
                 part.removeprefix("dev").removeprefix("_").removeprefix("train"),
             )
-    splits = found.splits
+    splits = source.splits
     assert {e.id: replace(e, group="") for examples in splits.values() for e in examples} == expected
     assert all(e.id.startswith("dev") for e in splits["test"])
     assert all(e.id.startswith("train-") for e in splits["train"] + splits["valid"])
@@ -167,19 +167,19 @@ def test_broken_rows_of_qqp_are_dropped_and_counted_and_both_sources_agree(tmp_p
     lines = (official / "train.tsv").read_text(encoding="utf-8").split("\n")
     lines[5:5] = ["7\t1\t2\tHow is", 'it?\tWhat "is?\t0', "8\t1\t2\t \tIs that so?\t0"]
     (official / "train.tsv").write_text("\n".join(lines), encoding="utf-8")
-    found = read("qqp", official)
-    assert found.splits == whole.splits
-    assert found.counts == whole.counts | {
+    source = read("qqp", official)
+    assert source.splits == whole.splits
+    assert source.counts == whole.counts | {
         "train_rows": 38,
         "train_dropped_wrong_fields": 2,
         "train_dropped_empty_text": 1,
     }
-    assert "qqp: train: rows dropped, as official readers do: 1 for empty_text, 2 for wrong_fields" in found.warnings
+    assert "qqp: train: rows dropped, as official readers do: 1 for empty_text, 2 for wrong_fields" in source.warnings
     # The dataset on the hub was made without the ragged rows, but with empty texts.
     lines[5:7] = []
     (official / "train.tsv").write_text("\n".join(lines), encoding="utf-8")
     hub = read("qqp", write_hub(tmp_path / "hub", "qqp", official))
-    assert written(hub, tmp_path / "a") == written(found, tmp_path / "b")
+    assert written(hub, tmp_path / "a") == written(source, tmp_path / "b")
     assert hub.counts["train_rows"] == 38
 
 
@@ -249,15 +249,15 @@ def test_the_real_files_give_the_published_numbers_and_what_an_independent_reade
     leaks = {"cola": 16, "sst2": 0, "mrpc": 0, "rte": 0}
     for name in leaks:
         official = folder / TASKS[name].published.folder
-        found = read(name, official)
-        assert found.warnings == []
+        source = read(name, official)
+        assert source.warnings == []
         with Path(official / "dev.tsv").open(encoding="utf-8", newline="") as file:
             lines = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
         texts = [{field.strip() for field in line} for line in lines[name != "cola" :]]
-        assert [{e.a, e.b} - {None} - line for e, line in zip(found.splits["test"], texts, strict=True)] == [
+        assert [{e.a, e.b} - {None} - line for e, line in zip(source.splits["test"], texts, strict=True)] == [
             set()
         ] * len(texts)
-        known = {(e.a, e.b) for split in ("train", "valid") for e in found.splits[split]}
-        assert sum((e.a, e.b) in known for e in found.splits["test"]) == leaks[name]
+        train_pairs = {(e.a, e.b) for split in ("train", "valid") for e in source.splits[split]}
+        assert sum((e.a, e.b) in train_pairs for e in source.splits["test"]) == leaks[name]
         hub = read(name, write_hub(tmp_path / name, name, official))
-        assert written(hub, tmp_path / f"{name}-a") == written(found, tmp_path / f"{name}-b")
+        assert written(hub, tmp_path / f"{name}-a") == written(source, tmp_path / f"{name}-b")

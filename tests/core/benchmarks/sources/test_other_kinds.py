@@ -67,16 +67,16 @@ def test_columns_become_sentences_with_a_tag_for_each_word(ner):
     # Tabs, CRLF, a byte-order mark and no line end at the end are read all the same.
     other = "\ufeff" + SENTENCES.rstrip("\n").replace(" ", "\t").replace("\n", "\r\n")
     (ner / "train.conll").write_bytes(other.encode())
-    found = read(ner, NER)
-    assert [(e.a, e.tags) for e in found.splits["train"]] == [(e.a, e.tags) for e in found.splits["test"]]
-    assert [e.group for e in found.splits["valid"]] == ["", "", "valid-1", "valid-1", "valid-2", "valid-2"]
-    assert found.task.labels == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-    assert found.splits["test"] == [
+    source = read(ner, NER)
+    assert [(e.a, e.tags) for e in source.splits["train"]] == [(e.a, e.tags) for e in source.splits["test"]]
+    assert [e.group for e in source.splits["valid"]] == ["", "", "valid-1", "valid-1", "valid-2", "valid-2"]
+    assert source.task.labels == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+    assert source.splits["test"] == [
         Example("test-1", "Bato is in Neu Limu", None, 0, tags=(1, 0, 0, 3, 4)),
         Example("test-2", "Dine", None, 0, tags=(0,)),
     ]
-    assert found.task.question == "Which words name PER, LOC?"
-    assert counts(found.task, "test", found.splits["test"]) == {
+    assert source.task.question == "Which words name PER, LOC?"
+    assert counts(source.task, "test", source.splits["test"]) == {
         "test_examples": 2,
         "test_words": 6,
         "test_entities_PER": 1,
@@ -122,7 +122,7 @@ def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_p
     plain = original.replace("I-PER\nDine NNP I-NP I-PER", "B-PER\nDine NNP I-NP I-PER")
     for of in ("LOC", "ORG", "MISC"):
         plain = plain.replace(f"I-{of}", f"B-{of}")
-    found = []
+    sources = []
     for folder, names, text in (
         ("a", ("eng.train", "eng.testa", "eng.testb"), original),
         ("b", ("train.txt", "valid.txt", "test.txt"), plain),
@@ -130,14 +130,14 @@ def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_p
         (tmp_path / folder).mkdir()
         for name in names:
             (tmp_path / folder / name).write_text(text)
-        found.append(read(tmp_path / folder, {}, "conll2003"))
-    assert found[0].splits == found[1].splits
-    (one, _), labels = found[0].splits["valid"], found[0].task.labels
-    assert [e.group for e in found[0].splits["valid"]] == ["valid-1", "valid-1"]
-    assert [labels[tag] for tag in one.tags] == ["B-PER", "I-PER", "B-PER", "B-LOC", "B-ORG", "B-MISC"]
-    assert found[0].counts == found[1].counts | {f"{part}_tags_from_iob1": 4 for part in ("train", "valid", "test")}
-    assert found[1].counts["valid_document_starts"] == 1
-    assert found[0].warnings[1] == (
+        sources.append(read(tmp_path / folder, {}, "conll2003"))
+    assert sources[0].splits == sources[1].splits
+    (example, _), labels = sources[0].splits["valid"], sources[0].task.labels
+    assert [e.group for e in sources[0].splits["valid"]] == ["valid-1", "valid-1"]
+    assert [labels[tag] for tag in example.tags] == ["B-PER", "I-PER", "B-PER", "B-LOC", "B-ORG", "B-MISC"]
+    assert sources[0].counts == sources[1].counts | {f"{part}_tags_from_iob1": 4 for part in ("train", "valid", "test")}
+    assert sources[1].counts["valid_document_starts"] == 1
+    assert sources[0].warnings[1] == (
         "conll2003: valid has 2 rows, but 3,250 are published; scores are not comparable with the literature"
     )
     (tmp_path / "a/eng.testa").unlink()
@@ -146,13 +146,13 @@ def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_p
 
 
 def test_questions_have_their_text_and_their_answers(squad):
-    found = read(squad, ASKED)
+    source = read(squad, ASKED)
     answers = (Answer("Limu", 11), Answer("in Limu", 8))
     text = "test.json:data[0].paragraphs[0]"  # of a single document each text is a group
-    assert found.splits["test"][1] == Example("n", "Who n?", "Bafo is in Limu.", 0, answers=answers, group=text)
-    assert found.task.metrics == ("exact_match", "answer_f1")
-    assert counts(found.task, "test", found.splits["test"]) == {"test_examples": 3, "test_unanswerable": 0}
-    assert len(found.splits["train"]) + len(found.splits["valid"]) == 12
+    assert source.splits["test"][1] == Example("n", "Who n?", "Bafo is in Limu.", 0, answers=answers, group=text)
+    assert source.task.metrics == ("exact_match", "answer_f1")
+    assert counts(source.task, "test", source.splits["test"]) == {"test_examples": 3, "test_unanswerable": 0}
+    assert len(source.splits["train"]) + len(source.splits["valid"]) == 12
 
 
 def test_the_questions_to_one_document_are_a_group(squad):
@@ -170,9 +170,9 @@ def test_a_question_without_an_answer_is_one_where_the_task_says_so(squad):
     (squad / "test.json").write_text(questions(("m", [])))
     with pytest.raises(UserError, match=r"test\.json:data\[0\]\.paragraphs\[0\]\.qas\[0\]: no answer to 'm'"):
         read(squad, ASKED)
-    found = read(squad, ASKED | {"unanswerable": True})
-    assert found.splits["test"][0].answers == ()
-    assert counts(found.task, "test", found.splits["test"])["test_unanswerable"] == 1
+    source = read(squad, ASKED | {"unanswerable": True})
+    assert source.splits["test"][0].answers == ()
+    assert counts(source.task, "test", source.splits["test"])["test_unanswerable"] == 1
     # As SQuAD 2.0 has it: what only seems to be an answer is told beside, and does not count.
     (squad / "test.json").write_text(questions(("m", []), is_impossible=True, plausible_answers=[{"text": "x"}]))
     assert read(squad, ASKED | {"unanswerable": True}).splits["test"][0].answers == ()
@@ -205,24 +205,24 @@ def test_a_wrong_place_in_the_json_is_named(squad, text, error):
 def test_squad_is_read_by_its_names(tmp_path, name, version):
     for part, ids in (("train", "abcdefghijkl"), ("dev", "mno")):
         (tmp_path / f"{part}-v{version}.json").write_text(questions(*((i, [("Limu", 11)]) for i in ids)))
-    found = read(tmp_path, {}, name)
-    assert [e.id for e in found.splits["test"]] == ["m", "n", "o"]
+    source = read(tmp_path, {}, name)
+    assert [e.id for e in source.splits["test"]] == ["m", "n", "o"]
     rows = {"squad": (87599, 10570), "squad2": (130319, 11873)}[name]
-    assert (found.counts["train_rows_published"], found.counts["dev_rows_published"]) == rows
-    assert len(found.warnings) == 2
+    assert (source.counts["train_rows_published"], source.counts["dev_rows_published"]) == rows
+    assert len(source.warnings) == 2
     with pytest.raises(UserError, match=r"nowhere: not a folder; expected one with the files of SQuAD"):
         read("nowhere", {}, name)
 
 
 def test_choices_are_columns_and_the_label_is_their_number(choice):
-    found = read(choice, CHOICE)
-    assert found.task.labels == ("0", "1", "2")
-    assert found.splits["test"][4] == Example("test-5", "text 4", "Who?", 1, choices=("a4", "b4", "c4"))
-    assert counts(found.task, "test", found.splits["test"])["test_label_1"] == 2
-    assert shared(found.task, found.splits)["test_also_in_train"] + shared(found.task, found.splits)[
+    source = read(choice, CHOICE)
+    assert source.task.labels == ("0", "1", "2")
+    assert source.splits["test"][4] == Example("test-5", "text 4", "Who?", 1, choices=("a4", "b4", "c4"))
+    assert counts(source.task, "test", source.splits["test"])["test_label_1"] == 2
+    assert shared(source.task, source.splits)["test_also_in_train"] + shared(source.task, source.splits)[
         "test_also_in_valid"
-    ] == len(found.splits["test"])
-    assert found.splits["test"][0].sha256 != Example("x", "text 0", "Who?", 0).sha256
+    ] == len(source.splits["test"])
+    assert source.splits["test"][0].sha256 != Example("x", "text 0", "Who?", 0).sha256
 
 
 def test_choices_may_be_a_list_and_the_label_a_letter(choice):
@@ -266,18 +266,18 @@ def test_swag_is_a_table_of_four_endings(tmp_path):
                 [i, "v", i, "s", f"A, {i}.", "He", "gold", "runs", "sits", "says", "eats", i % 4] for i in range(20)
             ]
             csv.writer(file).writerows([[*header, "ending2", "ending3", "label"], *rows])
-    found = read(tmp_path, {}, "swag")
-    assert found.splits["test"][5] == Example("val-6", "A, 5.", "He", 1, choices=("runs", "sits", "says", "eats"))
-    assert found.counts["val_rows_published"] == 20006
+    source = read(tmp_path, {}, "swag")
+    assert source.splits["test"][5] == Example("val-6", "A, 5.", "He", 1, choices=("runs", "sits", "says", "eats"))
+    assert source.counts["val_rows_published"] == 20006
     with pytest.raises(UserError, match="not a folder; expected one with the files of SWAG"):
         read(tmp_path / "train.csv", {}, "swag")
 
 
 @pytest.mark.parametrize(("name", "described"), [("ner", NER), ("squad", ASKED), ("choice", CHOICE)])
 def test_what_is_written_is_read_again(request, tmp_path, name, described):
-    found = read(request.getfixturevalue(name), described)
-    write_examples(tmp_path / "file", found.splits["test"], found.task)
-    assert read_examples(tmp_path / "file", found.task) == found.splits["test"]
+    source = read(request.getfixturevalue(name), described)
+    write_examples(tmp_path / "file", source.splits["test"], source.task)
+    assert read_examples(tmp_path / "file", source.task) == source.splits["test"]
 
 
 @pytest.mark.parametrize(

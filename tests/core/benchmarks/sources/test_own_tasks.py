@@ -48,16 +48,16 @@ def folder(tmp_path):
 
 
 def test_six_lines_describe_a_task(folder):
-    found = read(folder)
-    assert found.splits["test"] == [
+    source = read(folder)
+    assert source.splits["test"] == [
         Example("test-1", "pay me", None, 0),
         Example("test-2", "hello", None, 1),
         Example("test-3", 'a "b', None, 0),
         Example("test-4", "Ünï", None, 1),
     ]
-    assert len(found.splits["train"]) + len(found.splits["valid"]) == 36
-    assert found.splits["valid"]
-    task = found.task
+    assert len(source.splits["train"]) + len(source.splits["valid"]) == 36
+    assert source.splits["valid"]
+    task = source.task
     assert (task.name, task.labels, task.score) == ("tickets", ("billing", "other"), "accuracy")
     assert task.metrics == ("accuracy", "macro_f1", "matthews")
     assert task.question == "category: billing, other?"
@@ -66,17 +66,17 @@ def test_six_lines_describe_a_task(folder):
 def test_a_column_may_say_what_examples_have_in_common(folder):
     write(folder / "test.csv", [(*row, customer) for row, customer in zip(ROWS, "abba", strict=True)], THREE)
     write(folder / "train.tsv", [(*row, "a") for row in ROWS * 9], THREE)
-    found = read(folder, group="customer")
-    assert [e.group for e in found.splits["test"]] == ["a", "b", "b", "a"]
+    source = read(folder, group="customer")
+    assert [e.group for e in source.splits["test"]] == ["a", "b", "b", "a"]
     with pytest.raises(UserError, match=r"train\.tsv:2: no column 'custom'; found text, category, customer"):
         read(folder, group="custom")
 
 
 def test_a_validation_file_of_their_own_is_taken_whole(folder):
     write(folder / "valid.jsonl", ROWS[:3])
-    found = read(folder)
-    assert [e.id for e in found.splits["valid"]] == ["valid-1", "valid-2", "valid-3"]
-    assert len(found.splits["train"]) == 36
+    source = read(folder)
+    assert [e.id for e in source.splits["valid"]] == ["valid-1", "valid-2", "valid-3"]
+    assert len(source.splits["train"]) == 36
 
 
 def test_a_regression_of_pairs_with_ids_needs_no_labels(tmp_path):
@@ -84,14 +84,14 @@ def test_a_regression_of_pairs_with_ids_needs_no_labels(tmp_path):
     write(tmp_path / "train.jsonl", [(7, "a", "b", 1), (8, "a ", "c", -2.5), ("n", "d", "e", "1e-3")], columns)
     write(tmp_path / "test.tsv", [("t1", "a", "b", ".5")], columns)
     described = {"kind": "regression", "a": "x", "b": "y", "label": "price", "labels": ..., "id": "key"}
-    found = read(tmp_path, **described, score="pearson+spearman", metrics=["pearson"], symmetric=True)
-    assert found.splits["test"] == [Example("t1", "a", "b", 0.5)]
-    assert sorted((e.id, e.a, e.b, e.label) for e in found.splits["train"] + found.splits["valid"]) == [
+    source = read(tmp_path, **described, score="pearson+spearman", metrics=["pearson"], symmetric=True)
+    assert source.splits["test"] == [Example("t1", "a", "b", 0.5)]
+    assert sorted((e.id, e.a, e.b, e.label) for e in source.splits["train"] + source.splits["valid"]) == [
         ("7", "a", "b", 1.0),
         ("8", "a", "c", -2.5),
         ("n", "d", "e", 0.001),
     ]
-    assert (found.task.metrics, found.task.symmetric) == (("pearson", "spearman"), True)
+    assert (source.task.metrics, source.task.symmetric) == (("pearson", "spearman"), True)
 
 
 def test_classes_may_be_numbers_in_json(tmp_path):

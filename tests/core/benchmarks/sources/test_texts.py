@@ -28,16 +28,16 @@ def test_of_a_large_split_some_documents_are_read_and_that_is_said(documents, tm
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
     for split in SPLITS:
         write_documents(tmp_path / f"{split}.parquet", documents if split == "train" else documents[:4])
-    whole, said = task_sources.read_corpus_task("next", tmp_path)
-    assert said == []
+    whole, warnings = task_sources.read_corpus_task("next", tmp_path)
+    assert warnings == []
     assert whole["train"] == list(next_passages(documents))
     monkeypatch.setattr(task_sources, "READ_BYTES", 30_000)
-    some, said = task_sources.read_corpus_task("next", tmp_path)
+    some, warnings = task_sources.read_corpus_task("next", tmp_path)
     read = {example.group for example in some["train"]}
     groups = -(-len(documents) // 2)
     count = -(-len(read) // 2)  # the last may have one document
     assert 0.1 < count / groups < 0.7
-    assert said == [f"{tmp_path}/train.parquet: examples are made from {count / groups:.2%} of it, evenly spread"]
+    assert warnings == [f"{tmp_path}/train.parquet: examples are made from {count / groups:.2%} of it, evenly spread"]
     assert (some["valid"], some["test"]) == (whole["valid"], whole["test"])
 
 
@@ -157,8 +157,8 @@ def test_a_query_is_the_first_sentence_and_what_is_to_be_found_never_has_it():
             words(20, "n"),
         ]
     )
-    found = list(beginnings([Document("d", text, "s")]))
-    assert [(e.id, e.a, e.b, e.group) for e in found] == [
+    examples = list(beginnings([Document("d", text, "s")]))
+    assert [(e.id, e.a, e.b, e.group) for e in examples] == [
         ("d#0", first, rest, "d"),
         ("d#1", f"Mr. {first}", rest, "d"),
         ("d#3", words(SEAM, "l"), rest, "d"),
