@@ -94,8 +94,8 @@ def parameters() -> str:
         "Every other section is described here, from the class that reads it. All sections are checked "
         "before the first stage runs; `plm run` lists every problem at once.",
     ]
-    for name, said, key, classes in PARTS:
-        text += [f"## `{name}`", *([said] if said else [])]
+    for name, introduction, key, classes in PARTS:
+        text += [f"## `{name}`", *([introduction] if introduction else [])]
         for value, cls in classes.items():
             text += [f"### `{name}` with `{key}: {value}`"] if key else []
             text += _section(name, cls)
@@ -117,7 +117,9 @@ def commands() -> str:
         context = command.make_context("plm", [], resilient_parsing=True)
         usage = " ".join([name, *command.collect_usage_pieces(context)])
         rows = [
-            _parameter(each) for each in command.params if each.name != "help" and not getattr(each, "hidden", False)
+            _parameter(parameter)
+            for parameter in command.params
+            if parameter.name != "help" and not getattr(parameter, "hidden", False)
         ]
         text += [f"## `{name}`", inspect.cleandoc(command.help or ""), f"```text\n{usage}\n```"]
         text += [_table(["", "meaning", "default"], rows)] if rows else []
@@ -139,7 +141,7 @@ def stages() -> str:
         text += [f"## `{name}{key}`", re.sub(r"\$\{(.*?)\}", r"`<\1>`", does["desc"]) + "."]
         rows = [["runs", f"`{_plain(does['cmd'])}`"]]
         if over is not None:
-            rows.append(["once for each", ", ".join(f"`{_plain(str(each))}`" for each in _each(over))])
+            rows.append(["once for each", ", ".join(f"`{_plain(str(value))}`" for value in _each(over))])
         for title, key in (("parameters", "params"), ("reads", "deps"), ("writes", "outs"), ("metrics", "metrics")):
             items = [_plain(next(iter(item)) if isinstance(item, dict) else item) for item in does.get(key, [])]
             shown = [item for item in items if key != "deps" or not item.startswith(("tasks/", "plm_core/"))]
@@ -185,20 +187,20 @@ def _measures() -> list[str]:
             else ""
         )
         rows.append([f"`{name}`", _first(getattr(measure, "func", measure)) + own])
-    said = "Each takes `min` and `max`, of which one must be there; the ends are allowed."
-    return ["### Measures", said, _table(["measure", "what it counts, and the published bound"], rows)]
+    note = "Each takes `min` and `max`, of which one must be there; the ends are allowed."
+    return ["### Measures", note, _table(["measure", "what it counts, and the published bound"], rows)]
 
 
 def _docs(cls: type) -> dict[str, str]:
     """What stands below each field of a class and of those that it inherits from."""
-    found: dict[str, str] = {}
-    for base in reversed([each for each in cls.__mro__ if dataclasses.is_dataclass(each)]):
+    docs: dict[str, str] = {}
+    for base in reversed([ancestor for ancestor in cls.__mro__ if dataclasses.is_dataclass(ancestor)]):
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(tree, ast.ClassDef)
         for field, below in zip(tree.body, tree.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(field.target, ast.Name):
-                found[field.target.id] = _line(inspect.cleandoc(ast.literal_eval(below.value)))
-    return found
+                docs[field.target.id] = _line(inspect.cleandoc(ast.literal_eval(below.value)))
+    return docs
 
 
 def _kind(hint: Any) -> str:
@@ -226,12 +228,12 @@ RANGES = (
 
 
 def _bounds(metadata: Iterable[Any]) -> Iterator[str]:
-    for each in metadata:
-        if isinstance(each, FieldInfo):
-            yield from _bounds(each.metadata)
+    for constraint in metadata:
+        if isinstance(constraint, FieldInfo):
+            yield from _bounds(constraint.metadata)
         for kind, word in RANGES:
-            if isinstance(each, kind):
-                yield f"{word} {getattr(each, kind.__name__.lower()):,}"
+            if isinstance(constraint, kind):
+                yield f"{word} {getattr(constraint, kind.__name__.lower()):,}"
 
 
 def _sections_in(hint: Any) -> Iterator[type]:
@@ -252,8 +254,8 @@ def _default(field: "dataclasses.Field[Any]") -> str:
 
 
 def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    for each, inner in getattr(command, "commands", {}).items():
-        yield from _leaves(f"{name} {each}", inner)
+    for subcommand, inner in getattr(command, "commands", {}).items():
+        yield from _leaves(f"{name} {subcommand}", inner)
     if not hasattr(command, "commands"):
         yield name, command
 
@@ -261,8 +263,8 @@ def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _parameter(given: Any) -> list[str]:
     option = given.param_type_name == "option"
     name = ", ".join([*given.opts, *given.secondary_opts]) if option else (given.metavar or given.name).upper()
-    said = getattr(given, "show_default", None)
-    shown = said if isinstance(said, str) else given.default
+    stated = getattr(given, "show_default", None)
+    shown = stated if isinstance(stated, str) else given.default
     if given.secondary_opts and isinstance(shown, bool):
         shown = (given.opts if shown else given.secondary_opts)[0]
     shown = "" if shown is None or isinstance(shown, bool) else shown

@@ -41,6 +41,24 @@ Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisions.")]
 
 
+def show_version(wanted: bool) -> None:
+    """Print the version of the package, and end."""
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"plm-pipeline {version('plm-pipeline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, Option("--version", is_eager=True, callback=show_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """What `plm` takes before a command."""
+
+
 def project() -> Path:
     """The folder with ``dvc.yaml`` at or above the current one. Raises UserError: there is none."""
     cwd = Path.cwd()

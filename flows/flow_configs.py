@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from plm_core import config
-from plm_core.shared import parameters
+from plm_core.shared import params_file
 from plm_core.shared.errors import UserError
 from plm_core.shared.mlflow_stores import address
 from plm_core.shared.options import NotifyConfig
@@ -69,7 +69,7 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
     """Read both sections of the ``params.yaml`` in the repository ``root``. Raises UserError: the file, a section or a
     parameter is missing, unknown or wrong."""
     tracking = read_section(root, Tracking, "tracking")
-    promotion = parameters.read("promotion", root)
+    promotion = params_file.read("promotion", root)
     if isinstance(promotion, dict):
         promotion = {name: value for name, value in promotion.items() if name == "registered_model"}
     promotion = config.from_dict(Promotion, promotion, "promotion")
@@ -79,13 +79,13 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
 def retention(root: Path) -> Retention | None:
     """Read the section ``retention``; None if there is none, so that nothing is ever deleted. Raises UserError: the
     file, the section or a parameter is missing, unknown or wrong."""
-    return read_section(root, Retention, "retention") if "retention" in parameters.sections(root) else None
+    return read_section(root, Retention, "retention") if "retention" in params_file.sections(root) else None
 
 
 def read_section(root: Path, cls: type[T], name: str) -> T:
     """A section of the ``params.yaml`` in the repository ``root``. Raises UserError: the file, the section or a
     parameter is missing, unknown or wrong."""
-    return config.from_dict(cls, parameters.read(name, root), name)
+    return config.from_dict(cls, params_file.read(name, root), name)
 
 
 def notify(root: Path) -> NotifyConfig:

@@ -42,7 +42,7 @@ from flows.sweeps.study import (
 )
 from flows.sweeps.trial import needed
 from flows.sweeps.trial_checkouts import Workspaces, only_one
-from plm_core.shared import parameters, paths
+from plm_core.shared import params_file, paths
 from plm_core.shared.errors import UserError
 
 RETRIES = 2
@@ -134,7 +134,7 @@ def lines(summary: Summary) -> Iterator[str]:
 
 def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
     """Make the current parameters the first trial, as the baseline of the others."""
-    params = parameters.sections(root)
+    params = params_file.sections(root)
     now: dict[str, Value] = {}
     for name, values in sweep.space.items():
         value: Any = params

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plm_core.shared import parameters
+from plm_core.shared import params_file
 from plm_core.shared.errors import UserError
 from plm_core.shared.files import locked
 
@@ -57,7 +57,7 @@ PLACES = (
 def address(root: Path = Path()) -> tuple[str, str]:
     """The address of MLflow, which ``MLFLOW_TRACKING_URI`` or the ``params.yaml`` in the repository ``root`` names, and
     the experiment's name. Raises UserError: ``params.yaml`` does not name them."""
-    uri, experiment = (parameters.read(f"tracking.{name}", root) for name in ("uri", "experiment"))
+    uri, experiment = (params_file.read(f"tracking.{name}", root) for name in ("uri", "experiment"))
     return absolute(os.environ.get("MLFLOW_TRACKING_URI") or uri, root), experiment
 
 

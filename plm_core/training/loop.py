@@ -16,9 +16,9 @@ from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor
 from plm_core.training.callbacks.loss_metrics import BestWeights, Metrics, StepMetrics, Validation, best_report
 from plm_core.training.callbacks.speed_monitor import SpeedMonitor
 from plm_core.training.device import Device, thread_beside
+from plm_core.training.learning_rate import TimeBudget
 from plm_core.training.parallelize import LossOf, parallelize, restore_blocks
 from plm_core.training.ranks import ALONE, Ranks, require_fit
-from plm_core.training.schedule import TimeBudget
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import RunState, TrainState
 from plm_core.training.step import Evaluate, TrainStep

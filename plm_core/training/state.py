@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from plm_core.objectives.objective import Carry
 from plm_core.training.callbacks.anomaly_monitor import AnomalyMonitor
 from plm_core.training.callbacks.loss_metrics import BestWeights, Metrics
+from plm_core.training.learning_rate import TimeBudget
 from plm_core.training.optimizer import Optimizer
 from plm_core.training.ranks import Ranks, Unfit
-from plm_core.training.schedule import TimeBudget
 from plm_core.training.snapshot import Saved, Snapshots
 from plm_core.training.training_config import LoopConfig
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from plm_core.config import UserError
-from plm_core.shared.parameters import PARAMS, parsed
+from plm_core.shared.params_file import PARAMS, parsed
 
 
 def edited(text: str, changes: Mapping[str, Any]) -> str:

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from plm_core.config import UserError, did_you_mean, digest, from_dict
 from plm_core.shared import paths
-from plm_core.shared.parameters import PARAMS as PARAMS
-from plm_core.shared.parameters import read as read
+from plm_core.shared.params_file import PARAMS as PARAMS
+from plm_core.shared.params_file import read as read
 
 T = TypeVar("T")
 MADE = (paths.MODELS, paths.FINETUNED, paths.TOKENIZERS)

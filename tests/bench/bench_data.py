@@ -105,7 +105,7 @@ def encode_datasets(texts: Sequence[str], tokenizer: Any) -> Any:
     import datasets
 
     def encoded(batch: dict[str, list[str]]) -> dict[str, Any]:
-        return {"ids": [found.ids for found in tokenizer.encode_batch_fast(batch["text"])]}
+        return {"ids": [encoding.ids for encoding in tokenizer.encode_batch_fast(batch["text"])]}
 
     source = datasets.Dataset.from_dict({"text": list(texts)})
     return source.map(encoded, batched=True, remove_columns=["text"], load_from_cache_file=False, keep_in_memory=False)

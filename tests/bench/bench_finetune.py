@@ -108,8 +108,8 @@ def side(link: Connection, job: Job, name: str) -> None:
     def behind(theirs: Any, losses: list[torch.Tensor]) -> None:
         nonlocal left
         left -= 1
-        found = watch.aside(lambda: accuracy(answers(theirs, data["dev"]), labels)) if not left else None
-        watch.end(float(torch.stack(losses).mean()), found)
+        valid = watch.aside(lambda: accuracy(answers(theirs, data["dev"]), labels)) if not left else None
+        watch.end(float(torch.stack(losses).mean()), valid)
 
     features = [{"input_ids": r.sequences[0].ids, "labels": r.label} for r in data["train"]]
     given = {"train_dataset": features, "data_collator": padded}
@@ -143,16 +143,16 @@ def peer_of(backbone: BERT, model: Classifier) -> Any:
 def answers(model: Any, rows: list[Row]) -> list[float]:
     """The classes that the peer's model gives."""
     model.eval()
-    found = [
+    logits = [
         model(**padded([{"input_ids": r.sequences[0].ids, "labels": int(r.label)} for r in rows[i : i + 32]])).logits
         for i in range(0, len(rows), 32)
     ]
     model.train()
-    return torch.cat(found).argmax(-1).tolist()
+    return torch.cat(logits).argmax(-1).tolist()
 
 
-def accuracy(found: list[float], labels: list[float]) -> float:
-    return sum(a == b for a, b in zip(found, labels, strict=True)) / len(labels)
+def accuracy(predictions: list[float], labels: list[float]) -> float:
+    return sum(a == b for a, b in zip(predictions, labels, strict=True)) / len(labels)
 
 
 def bench(folder: Path, turns: int, busy: bool) -> None:
@@ -162,13 +162,15 @@ def bench(folder: Path, turns: int, busy: bool) -> None:
         path = Path(scratch) / "tokenizer.model"
         path.write_bytes(train_tokenizer(texts, TokenizerConfig("bpe", VOCABULARY)))
         job = Job(folder, path, STEPS_A_TURN * (turns + WARM), STEPS_A_TURN, busy)
-        found = take_turns(side, {name: (job, name) for name in ("float32", "bfloat16", "ours")})
+        by_side = take_turns(side, {name: (job, name) for name in ("float32", "bfloat16", "ours")})
     examples = STEPS_A_TURN * RECIPE.batch
-    speed = {name: statistics.median(examples / turn.seconds for turn in said[WARM:]) for name, said in found.items()}
+    speed = {
+        name: statistics.median(examples / turn.seconds for turn in timed[WARM:]) for name, timed in by_side.items()
+    }
     print(f"SST-2, BERT {SHAPE}, batch {RECIPE.batch}; examples/s, medians of {turns} turns of {STEPS_A_TURN} steps")
-    for name, said in found.items():
+    for name, timed in by_side.items():
         ratio = "" if name == "ours" else f"; ours is {speed['ours'] / speed[name]:.2f} times as fast"
-        print(f"{name:<10}{speed[name]:>8,.0f}   loss {said[-1].loss:.3f}, accuracy {said[-1].valid:.3f}{ratio}")
+        print(f"{name:<10}{speed[name]:>8,.0f}   loss {timed[-1].loss:.3f}, accuracy {timed[-1].valid:.3f}{ratio}")
     print(f"the bar is {BAR} against the Trainer's default, float32")
     works = {"sst2-bert-cpu": "float32", "sst2-bert-cpu-bf16": "bfloat16"}
     peer = f"{NAME}, BertForSequenceClassification"

@@ -61,54 +61,56 @@ def examples(rng, task):
     return rng.integers(classes, size=size) if classes else rng.uniform(0, 5, size), groups, easy
 
 
-def answers(rng, task, asked, gain, seeds):
+def answers(rng, task, questions, gain, seeds):
     """What a model says that is better by ``gain`` than others."""
     score, size, classes, right = TASKS[task]
-    labels, groups, easy = asked
+    labels, groups, easy = questions
     skill = norm.ppf(right + gain) * TOTAL + rng.normal(size=(seeds, 1)) * SPREAD
     latent = skill + easy + rng.normal(size=size)[groups] * LIKED + rng.normal(size=(seeds, size))
     if classes:
         wrong = (labels + rng.integers(1, classes, size=(seeds, size))) % classes
-        said = np.where(latent > 0, labels, wrong)
+        predictions = np.where(latent > 0, labels, wrong)
     else:  # the surer, the nearer
-        said = labels + (skill + easy - latent) * 2.5 / np.maximum(skill, 0.1)
-    return Answers(score, labels, said, np.zeros(size, int), tuple(map(str, range(classes))), ("",), groups)
+        predictions = labels + (skill + easy - latent) * 2.5 / np.maximum(skill, 0.1)
+    return Answers(score, labels, predictions, np.zeros(size, int), tuple(map(str, range(classes))), ("",), groups)
 
 
-def table(task, found):
-    examples = tuple((str(i), "", "", "") for i in range(len(found.labels)))
-    return Table(examples, f"{task}/score", score_by_subset(found)[""], found)
+def table(task, results):
+    examples = tuple((str(i), "", "", "") for i in range(len(results.labels)))
+    return Table(examples, f"{task}/score", score_by_subset(results)[""], results)
 
 
-def evidence(found, known=True):
-    """What a model said to each task; with ``known`` false, as if each example were of a document of its own."""
-    if not known:
-        found = {task: replace(each, groups=np.arange(len(each.labels))) for task, each in found.items()}
-    return Evidence({task: table(task, each) for task, each in found.items()}, 1.0)
+def evidence(by_task, grouped=True):
+    """What a model said to each task; with ``grouped`` false, as if each example were of a document of its own."""
+    if not grouped:
+        by_task = {task: replace(results, groups=np.arange(len(results.labels))) for task, results in by_task.items()}
+    return Evidence({task: table(task, results) for task, results in by_task.items()}, 1.0)
 
 
 def judged(seed, gain):
     """Whether the challenger passes, and whether a task is called worse; of a fifth without documents too."""
     rng = np.random.default_rng(seed)
     seeds = int(rng.choice(SEEDS))
-    asked = {task: examples(rng, task) for task in TASKS}
-    old, new = ({task: answers(rng, task, asked[task], each, seeds) for task in TASKS} for each in (0.0, gain))
-    said = []
-    for known in (True, False)[: 1 + (seed % 5 == 0 and not gain)]:
-        decision = decide(evidence(new, known), evidence(old, known), RULES, RESAMPLES)
-        said += [decision.passed, any(row.verdict == "worse" for row in decision.table)]
-    return said
+    questions = {task: examples(rng, task) for task in TASKS}
+    old, new = (
+        {task: answers(rng, task, questions[task], advantage, seeds) for task in TASKS} for advantage in (0.0, gain)
+    )
+    outcomes = []
+    for grouped in (True, False)[: 1 + (seed % 5 == 0 and not gain)]:
+        decision = decide(evidence(new, grouped), evidence(old, grouped), RULES, RESAMPLES)
+        outcomes += [decision.passed, any(row.verdict == "worse" for row in decision.table)]
+    return outcomes
 
 
 def nights(seed):
     """Whether one of ``NIGHTS`` challengers that are equal to the champion passes: without the correction, and with."""
     rng = np.random.default_rng(seed)
-    asked = {task: examples(rng, task) for task in FEW}
+    questions = {task: examples(rng, task) for task in FEW}
     rules = replace(RULES, metrics={name: RULES.metrics[name] for name in ("score", *(f"{t}/score" for t in FEW))})
-    champion = evidence({task: answers(rng, task, asked[task], 0.0, 3) for task in FEW})
+    champion = evidence({task: answers(rng, task, questions[task], 0.0, 3) for task in FEW})
     passed = [False, False]
     for night in range(NIGHTS):
-        challenger = evidence({task: answers(rng, task, asked[task], 0.0, 3) for task in FEW})
+        challenger = evidence({task: answers(rng, task, questions[task], 0.0, 3) for task in FEW})
         for way, before in enumerate((0, night)):
             passed[way] = passed[way] or decide(challenger, champion, rules, FINER, before).passed
     return passed
@@ -116,9 +118,9 @@ def nights(seed):
 
 def rate(work, hits):
     share = float(np.mean(hits))
-    found = wilson(share, len(hits))
-    print(f"{work:58} {share:7.1%}   {found.low:.1%} to {found.high:.1%} of {len(hits):,}")
-    return {"work": work, "rate": share, "low": found.low, "high": found.high, "pairs": len(hits)}
+    interval = wilson(share, len(hits))
+    print(f"{work:58} {share:7.1%}   {interval.low:.1%} to {interval.high:.1%} of {len(hits):,}")
+    return {"work": work, "rate": share, "low": interval.low, "high": interval.high, "pairs": len(hits)}
 
 
 def main():
@@ -127,15 +129,17 @@ def main():
     pairs = parser.parse_args().pairs
     gains = [0.0] * pairs + [GAINS[i % len(GAINS)] for i in range(pairs)]
     with ProcessPoolExecutor() as pool:
-        found = list(zip(gains, pool.map(judged, range(len(gains)), gains, chunksize=5), strict=True))
+        outcomes = list(zip(gains, pool.map(judged, range(len(gains)), gains, chunksize=5), strict=True))
         asked_again = list(pool.map(nights, range(pairs // 10)))
     rows = []
     for column, how in ((0, ""), (2, ", documents not known")):
-        asked = [(gain, said[column : column + 2]) for gain, said in found if len(said) > column]
-        rows.append(rate(f"equal{how}: promoted", [passed for gain, (passed, _) in asked if not gain]))
-        rows.append(rate(f"equal{how}: a task called worse", [worse for gain, (_, worse) in asked if not gain]))
+        verdicts = [(gain, outcome[column : column + 2]) for gain, outcome in outcomes if len(outcome) > column]
+        rows.append(rate(f"equal{how}: promoted", [passed for gain, (passed, _) in verdicts if not gain]))
+        rows.append(rate(f"equal{how}: a task called worse", [worse for gain, (_, worse) in verdicts if not gain]))
     for better in GAINS:
-        rows.append(rate(f"better by {better:g}: promoted", [said[0] for gain, said in found if gain == better]))
+        rows.append(
+            rate(f"better by {better:g}: promoted", [outcome[0] for gain, outcome in outcomes if gain == better])
+        )
     for way, how in enumerate((", each at alpha", "")):
         work = f"{NIGHTS} nights of equal challengers{how}: any promoted"
         rows.append(rate(work, [passed[way] for passed in asked_again]))

@@ -191,14 +191,14 @@ class Case:
     ) -> list[StepMetrics]:
         """Those of a training, which ends after ``stop`` steps where that is said."""
         held_out = self.batches.held_out(self.size.rows)[0].to(device.device)
-        asked = iter(range(1, 1 << 30))
+        steps = iter(range(1, 1 << 30))
 
         def validate(evaluate: Evaluate) -> Validation:
             loss = evaluate(held_out, None)
             return Validation(float(loss.nll / loss.num_targets))
 
         def interrupted() -> int:
-            return int(next(asked) == stop)
+            return int(next(steps) == stop)
 
         def batch_at(step: int) -> Batch:
             return self.batches.at(7, step)
@@ -229,9 +229,9 @@ def passes(
     return nats, torch.cat([gradient.detach().double().flatten().cpu() for gradient in gradients])
 
 
-def apart(one: torch.Tensor, other: torch.Tensor) -> float:
-    """||one - other|| / ||other||; NaN where there is one."""
-    return float((one.double() - other.double()).norm() / other.double().norm())
+def apart(left: torch.Tensor, right: torch.Tensor) -> float:
+    """||left - right|| / ||right||; NaN where there is one."""
+    return float((left.double() - right.double()).norm() / right.double().norm())
 
 
 def numbers(case: Case, device: Device) -> Iterator[Check]:
@@ -247,8 +247,8 @@ def numbers(case: Case, device: Device) -> Iterator[Check]:
     for name, limit, how in ways:
         if name == "bfloat16" and not device.bfloat16:
             continue
-        found, its = passes(case, device.device, **how)
-        yield Check(case.paper, f"{name}: loss apart from the CPU's", abs(found / loss - 1), limit)
+        nats, its = passes(case, device.device, **how)
+        yield Check(case.paper, f"{name}: loss apart from the CPU's", abs(nats / loss - 1), limit)
         yield Check(case.paper, f"{name}: gradient apart from the CPU's", apart(its, gradient), 10 * limit)
 
 
@@ -283,9 +283,9 @@ def replayed(case: Case, device: Device) -> Iterator[Check]:
         yield from resumed(case, device, compile=True)
 
 
-def differ(one: torch.nn.Module, other: torch.nn.Module) -> int:
+def differ(left: torch.nn.Module, right: torch.nn.Module) -> int:
     """How many weights are not the same to the bit."""
-    return sum(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    return sum(not torch.equal(a, b) for a, b in zip(left.parameters(), right.parameters(), strict=True))
 
 
 @contextmanager
@@ -336,7 +336,7 @@ def used(case: Case, device: Device) -> Iterator[Check]:
     lengths = draw.integers(2, 2 * context, 9)
     drawn = [draw.integers(len(PIECES), case.size.vocabulary, length).tolist() for length in lengths]
     texts = [Text(ids, [1] * len(ids), [True] * len(ids)) for ids in drawn]
-    asked = [Row([Written(ids, [0] * len(ids))], 1) for ids in (ids[:context] for ids in drawn)]
+    rows = [Row([Written(ids, [0] * len(ids))], 1) for ids in (ids[:context] for ids in drawn)]
     asks = LikelihoodConfig(stride=context // 2, excerpt=context // 3, orders=2)
 
     def made(place: Device) -> tuple[torch.Tensor, torch.Tensor, list[list[int | None]]]:
@@ -346,7 +346,7 @@ def used(case: Case, device: Device) -> Iterator[Check]:
         written = list(continue_ids(model, name, [drawn[0][:5]], GREEDY)) if case.objective.decoder else []
         torch.manual_seed(1)
         classifier = Classifier(model, input_format_of(name), "classification", 3, 0.0).to(place.device)
-        answers = predict(classifier, asked, 4, place.device).answers
+        answers = predict(classifier, rows, 4, place.device).answers
         return torch.tensor(scores), torch.tensor(answers), written
 
     scores, answers, text = made(device)
@@ -391,27 +391,27 @@ def kernels(device: Device) -> Iterator[Check]:
         )
         mask = documents[None, None] if kind == "documents" else None
         expected = attended([leaf.double() for leaf in leaves], weight.double(), mask, kind == "causal")
-        here = [leaf.to(device.device, dtype) for leaf in leaves], weight.to(device.device, dtype)
+        local = [leaf.to(device.device, dtype) for leaf in leaves], weight.to(device.device, dtype)
         for backend in FASTEST:
             with sdpa_kernel(backend):
                 try:
                     seen = None if mask is None else mask.to(device.device)
-                    found = apart(attended(*here, seen, kind == "causal"), expected)
+                    figure = apart(attended(*local, seen, kind == "causal"), expected)
                 except RuntimeError:
                     continue  # a kernel that does not take this
             # Models run cuDNN's on whole tiles without a mask (blocks.py): of what else it gives nothing is asked.
-            asked = backend is not SDPBackend.CUDNN_ATTENTION or (mask is None and T % TILE == 0)
-            limit = 0.02 if asked else math.inf
-            yield Check(backend.name.lower(), f"{T} positions, mask {kind}: apart from float64", found, limit)
+            required = backend is not SDPBackend.CUDNN_ATTENTION or (mask is None and T % TILE == 0)
+            limit = 0.02 if required else math.inf
+            yield Check(backend.name.lower(), f"{T} positions, mask {kind}: apart from float64", figure, limit)
 
 
-def told(found: Iterable[Check]) -> list[Check]:
+def printed(incoming: Iterable[Check]) -> list[Check]:
     """The checks, a line each as they come."""
     checks = list[Check]()
-    for check in found:
+    for check in incoming:
         checks.append(check)
-        said = "holds" if check.holds else "FAILS"
-        print(f"{said}  {check.work:<20}{check.what:<48}{check.figure:.3g} (at most {check.limit:g})", flush=True)
+        verdict = "holds" if check.holds else "FAILS"
+        print(f"{verdict}  {check.work:<20}{check.what:<48}{check.figure:.3g} (at most {check.limit:g})", flush=True)
     return checks
 
 
@@ -421,7 +421,7 @@ def all_of(paper: str, size: Size, beside: int) -> list[Check]:
     with tempfile.TemporaryDirectory() as name:
         case = Case(paper, drawn_store(Path(name), size.vocabulary), size)
         checks = (numbers, resumed, untroubled, used, long, replayed)
-        return told(chain.from_iterable(check(case, device) for check in checks))
+        return printed(chain.from_iterable(check(case, device) for check in checks))
 
 
 def correctness(size: Size) -> list[dict[str, Any]]:
@@ -429,11 +429,11 @@ def correctness(size: Size) -> list[dict[str, Any]]:
 
     Papers are checked side by side: compiling takes most of the time, and the host does that.
     """
-    checks = told(kernels(prepare(deterministic=False)))
+    checks = printed(kernels(prepare(deterministic=False)))
     beside = max(1, min(len(PAPERS), cores() // 2))
     with ProcessPoolExecutor(beside, get_context("spawn")) as pool:
-        for found in pool.map(partial(all_of, size=size, beside=beside), PAPERS):
-            checks += found
+        for paper_checks in pool.map(partial(all_of, size=size, beside=beside), PAPERS):
+            checks += paper_checks
     held = sum(check.holds for check in checks)
     rows = [row("correctness", "checks", held, len(checks), "all of them", held / len(checks), DIGITS)]
     return rows + [check.row for check in checks if math.isfinite(check.limit)]
@@ -508,9 +508,9 @@ def learning(size: Size, wikitext: Path | None) -> list[dict[str, Any]]:
         uniform = math.log2(size.vocabulary) * len(valid_set) / float(valid_set.bytes.sum())
     read = f"{reports[-1].step:,} steps, {sum(report.positions for report in reports):,} tokens"
     print(f"{size.minutes:g} minutes: {read}; {nats:.3f} nats, {bits:.3f} bits a byte")
-    told = [report.throughput for report in reports[1:] if report.throughput]
-    data = sum(one.split.get("data", 0.0) for one in told)
-    share = (seconds - sum(one.seconds for one in told) + data) / seconds
+    timed = [report.throughput for report in reports[1:] if report.throughput]
+    data = sum(throughput.split.get("data", 0.0) for throughput in timed)
+    share = (seconds - sum(throughput.seconds for throughput in timed) + data) / seconds
     print(f"lost to batches, validation, snapshots and the rest: {share:.1%} (batches {data / seconds:.1%})")
     return [
         row("gpt-learning", "bits a byte", bits, uniform, "all pieces equally likely", uniform / bits, DIGITS),
@@ -547,7 +547,7 @@ def main(parts: list[str], dry: bool, wikitext: Path | None) -> int:
         print(f"{part}: {perf_counter() - start:.0f} s", flush=True)
         write_rows(rows, out)
         write_page(out)
-        failed += sum(found["work"] == "correctness" and found["ratio"] < 1 for found in rows)
+        failed += sum(row["work"] == "correctness" and row["ratio"] < 1 for row in rows)
     return int(failed > 0)
 
 

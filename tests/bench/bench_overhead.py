@@ -76,8 +76,8 @@ def main() -> None:
         folder = Path(work) / "clone"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
         rows = measured(folder)
-    for each in rows:
-        print("{work:15} {ours:8.2f} {peer:8.2f} {unit}, ratio {ratio:.2f} to {peer_name}".format(**each))
+    for row in rows:
+        print("{work:15} {ours:8.2f} {peer:8.2f} {unit}, ratio {ratio:.2f} to {peer_name}".format(**row))
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

@@ -63,13 +63,13 @@ def bench() -> None:
         print(f"{'rows':>6}{'tokens':>8}{'rows alone':>12}{'windows':>12}{'streams':>12}{'documents':>12}   M tokens/s")
         for rows, length in MODELS:
             windows = Windows(store, length, length)
-            found = [
+            rates = [
                 millions(lambda step, view=windows, rows=rows: view.rows_at(SEED, step, rows).size),
                 millions(batches(store, rows, length)),
                 millions(batches(store, rows, length, streams=True)),
                 millions(batches(store, rows, length, packing="documents")),
             ]
-            print(f"{rows:>6}{length:>8}" + "".join(f"{rate:>12.0f}" for rate in found), flush=True)
+            print(f"{rows:>6}{length:>8}" + "".join(f"{rate:>12.0f}" for rate in rates), flush=True)
     for capacity in (128, 1024, 8192):
         pieces = np.minimum(capacity, draw.lognormal(np.log(capacity / 6), 1, 1_000_000).astype(np.int64) + 1)
         start = time.perf_counter()

@@ -235,35 +235,35 @@ def run_for(setting: Setting, job: Job, batch_at: Callable[[int], Any], steps: i
 
 def arguments(paper: str, batch: Any) -> dict[str, Any]:
     """A batch as the script's model takes it."""
-    found = PEERS[paper][2](batch)
-    found.pop("next_sentence_label", None)
-    return found
+    inputs = PEERS[paper][2](batch)
+    inputs.pop("next_sentence_label", None)
+    return inputs
 
 
 def compared(job: Job, rates: Sequence[float], seeds: int) -> list[dict[str, Any]]:
     """Train both; print each, and give the rows of the file: beside the best rate, and beside the scripts' own."""
     paper = job.paper
-    found = [trained(replace(job, seed=seed)) for seed in range(1, seeds + 1)]
-    report(paper, "ours", found)
+    ours = [trained(replace(job, seed=seed)) for seed in range(1, seeds + 1)]
+    report(paper, "ours", ours)
     if not rates:
         return []
-    theirs = replace(job, seconds=statistics.mean(one.seconds for one in found))
+    theirs = replace(job, seconds=statistics.mean(run.seconds for run in ours))
     first = {rate: trained(replace(theirs, rate=rate)) for rate in rates}
-    for rate, one in first.items():
-        report(paper, f"{rate:g}", [one])
+    for rate, run in first.items():
+        report(paper, f"{rate:g}", [run])
     best = min(first, key=lambda rate: first[rate].loss)
     others = [first[best], *(trained(replace(theirs, rate=best, seed=seed)) for seed in range(2, seeds + 1))]
     report(paper, f"{best:g}", others)
-    loss = statistics.mean(one.loss for one in found)
+    loss = statistics.mean(run.loss for run in ours)
     name = f"{NAME}, {SCRIPTS[paper].model.__name__}, learning rate"
-    rows = [(paper, best, statistics.mean(one.loss for one in others))]
+    rows = [(paper, best, statistics.mean(run.loss for run in others))]
     rows += [(f"{paper}-default", DEFAULT, first[DEFAULT].loss)] if DEFAULT in first else []
     return [row(work, "nats", loss, other, f"{name} {rate:g}", other / loss, 4) for work, rate, other in rows]
 
 
-def report(paper: str, who: str, found: list[Trained]) -> None:
-    losses = ", ".join(f"{one.loss:.4f}" for one in found)
-    print(f"{paper:<6}{who:<7}{losses} nats; {found[-1].steps:,} steps, {found[-1].seconds:.0f} s", flush=True)
+def report(paper: str, who: str, runs: list[Trained]) -> None:
+    losses = ", ".join(f"{run.loss:.4f}" for run in runs)
+    print(f"{paper:<6}{who:<7}{losses} nats; {runs[-1].steps:,} steps, {runs[-1].seconds:.0f} s", flush=True)
 
 
 def section_of(paper: str, size: str | None, settings: Sequence[str]) -> PretrainConfig:

@@ -132,15 +132,15 @@ def likelihoods() -> Iterator[list[str]]:
         sources.setdefault(document.source, []).append(document)
     yield ["", *(f"{name} ({len(some)} documents)" for name, some in sources.items())]
     read = joined(train)
-    found = ((bits_after(read, text), len(text)) for text in map(joined, sources.values()))
-    yield ["PPMd, order 16", *(f"{bits / size:.3f}" for bits, size in found)]
+    compressed = ((bits_after(read, text), len(text)) for text in map(joined, sources.values()))
+    yield ["PPMd, order 16", *(f"{bits / size:.3f}" for bits, size in compressed)]
     for name in ("ngram-own", *SETTINGS["models"]):
         measured = read_likelihood(EVIDENCE / name / LIKELIHOOD)
-        places = {each: place for place, each in enumerate(measured.names)}
+        places = {key: place for place, key in enumerate(measured.names)}
         chosen = (measured.results.take(np.array([places[d.id] for d in some])) for some in sources.values())
         yield [
             f"{name}, {measured.metric}",
-            *(f"{each.nats.sum() / math.log(2) / each.bytes.sum():.3f}" for each in chosen),
+            *(f"{part.nats.sum() / math.log(2) / part.bytes.sum():.3f}" for part in chosen),
         ]
 
 
@@ -156,18 +156,21 @@ def scores(models: list[str]) -> Iterator[list[str]]:
         sides = (PROJECT / "artifacts/untrained-evidence" / model, EVIDENCE / "tfidf", EVIDENCE / "ngram-own")
         before, words, counted = (compare((side, EVIDENCE / model), ("other", model)) for side in sides)
         pairs = zip([*before.tasks, before.averages[0]], [*words.tasks, words.averages[0]], strict=True)
-        yield from ([model, one.name, one.score, told(one.second), *gain(one), *gain(two)] for one, two in pairs)
-        sets = [one for one in counted.tasks if one.holm is not None]  # without their paradigms
-        yield from ([model, one.name, one.score, told(one.second), "0.5", "", "", *gain(one)] for one in sets)
+        yield from (
+            [model, untrained.name, untrained.score, shown(untrained.second), *gain(untrained), *gain(by_words)]
+            for untrained, by_words in pairs
+        )
+        sets = [row for row in counted.tasks if row.holm is not None]  # without their paradigms
+        yield from ([model, row.name, row.score, shown(row.second), "0.5", "", "", *gain(row)] for row in sets)
 
 
-def gain(found: Compared) -> list[str]:
+def gain(compared: Compared) -> list[str]:
     """What the other one scores and the model gains over it; p is Holm's for a task; ** marks what chance is not."""
-    p = found.p if found.holm is None else found.holm
-    return [told(found.first), told(found.difference, "+"), f"{p:.4f}" + (" **" if found.better else "")]
+    p = compared.p if compared.holm is None else compared.holm
+    return [shown(compared.first), shown(compared.difference, "+"), f"{p:.4f}" + (" **" if compared.better else "")]
 
 
-def told(estimate: Estimate, sign: str = "") -> str:
+def shown(estimate: Estimate, sign: str = "") -> str:
     """A number and its interval."""
     low, high = estimate.interval.low, estimate.interval.high
     return f"{estimate.value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"

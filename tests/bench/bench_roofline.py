@@ -76,14 +76,14 @@ class Work(TorchDispatchMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        found = function(*args, **kwargs)
-        reads, writes = ([x for x in tree_leaves(some) if _on_meta(x)] for some in ((args, kwargs), found))
+        output = function(*args, **kwargs)
+        reads, writes = ([x for x in tree_leaves(some) if _on_meta(x)] for some in ((args, kwargs), output))
         if not function.is_view and writes:
             moved = sum(map(_bytes, reads)) + sum(map(_bytes, writes))
             count = flop_registry.get(function.overloadpacket)
-            flops = count(*args, **kwargs, out_val=found) if count else 0
+            flops = count(*args, **kwargs, out_val=output) if count else 0
             (self.products if count else self.rest).append(Counted(flops, moved))
-        return found
+        return output
 
 
 class AsOnGpu(TorchFunctionMode):
@@ -167,17 +167,17 @@ def line(paper: str, sizes: dict[str, Any], store: TokenStore, positions: int) -
         optimizer.step(0.0)
     flops = step_flops(model, objective.loss, batch)
     # A fused kernel's products are none of torch's: what the definition needs beyond those that were seen.
-    attention = Counted(max(0, flops - sum(each.flops for each in work.products)), 0)
+    attention = Counted(max(0, flops - sum(part.flops for part in work.products)), 0)
     state = Counted(0, 7 * sum(p.nbytes for p in model.parameters()))  # AdamW reads four numbers and writes three
     fused = [*work.products, attention, state]
     eager = [*work.products, *work.rest, attention]
-    moved = (f"{sum(each.bytes for each in some) / 1e9:.0f}" for some in (fused, eager))
-    told = [paper, f"{flops / 1e12:.1f}", " to ".join(moved)]
+    moved = (f"{sum(part.bytes for part in some) / 1e9:.0f}" for some in (fused, eager))
+    cells = [paper, f"{flops / 1e12:.1f}", " to ".join(moved)]
     for gpu, (rate, _) in GPUS.items():
-        seconds = [sum(each.seconds(gpu) for each in some) for some in (fused, eager)]
-        used = (f"{flops / rate / each:.0%}" for each in seconds)
-        told.append(f"{' to '.join(f'{1e3 * each:.1f}' for each in seconds)} ({' to '.join(used)})")
-    return [*told, f"{1e3 * LAUNCH * len(eager):.1f}"]
+        seconds = [sum(part.seconds(gpu) for part in some) for some in (fused, eager)]
+        used = (f"{flops / rate / took:.0%}" for took in seconds)
+        cells.append(f"{' to '.join(f'{1e3 * took:.1f}' for took in seconds)} ({' to '.join(used)})")
+    return [*cells, f"{1e3 * LAUNCH * len(eager):.1f}"]
 
 
 def depths(gpu: str) -> Iterator[list[str]]:
@@ -194,8 +194,8 @@ def depths(gpu: str) -> Iterator[list[str]]:
                 break
             batch = rows(depth, width, context)
             steps = round(tokens / batch / context, -2)
-            found = [f"`{depth}`", f"{weights / 1e6:.0f}", f"{tokens / 1e9:.1f}", f"{batch}", f"{steps:,.0f}"]
-        yield [f"{minutes}", *found]
+            cells = [f"`{depth}`", f"{weights / 1e6:.0f}", f"{tokens / 1e9:.1f}", f"{batch}", f"{steps:,.0f}"]
+        yield [f"{minutes}", *cells]
 
 
 if __name__ == "__main__":

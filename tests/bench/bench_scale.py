@@ -81,8 +81,8 @@ def write_corpus(megabytes: int) -> None:
     folder.mkdir()
     written = 0
     for text in planted(words, megabytes):
-        found = text.split()
-        parts = (" ".join(found[i : i + PARAGRAPH]) for i in range(0, len(found), PARAGRAPH))
+        tokens = text.split()
+        parts = (" ".join(tokens[i : i + PARAGRAPH]) for i in range(0, len(tokens), PARAGRAPH))
         with (folder / f"{written // FILE_BYTES:03}.jsonl").open("a", encoding="utf-8") as file:
             written += file.write(json.dumps({"text": "\n\n".join(parts)}) + "\n")
 
@@ -162,7 +162,7 @@ def main() -> None:
     prepare()
     for megabytes in sizes:
         write_corpus(megabytes)
-        found = {name: measured(megabytes, name, "one process", 1, **alone) for name in STAGES}
+        by_stage = {name: measured(megabytes, name, "one process", 1, **alone) for name in STAGES}
         read, two = (
             measured(megabytes, name, "two processes", 2, **alone | {"PLM_CORES": "2"})
             for name in ("ingest", "deduplicate")
@@ -172,10 +172,10 @@ def main() -> None:
             watching = kill_after(max(1, megabytes // 64), kill)
             killed = measured(megabytes, "deduplicate", "two nodes, one is killed", 2, **cluster)
             watching.join()
-        for same in ([found["ingest"], read], [found["deduplicate"], two, nodes, killed]):
+        for same in ([by_stage["ingest"], read], [by_stage["deduplicate"], two, nodes, killed]):
             digests = {run.digest for run in same}
             assert len(digests) == 1, f"the runs have not written the same: {digests}"
-        runs += [*found.values(), read, two, nodes, killed]
+        runs += [*by_stage.values(), read, two, nodes, killed]
     for name in STAGES if sizes[1:] else ():
         seconds = [run.seconds for run in runs if (run.stage, run.how) == (name, "one process")]
         power = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]

@@ -184,14 +184,14 @@ def imports(published: Path) -> dict[str, Any]:
     """The seconds of both from the published folder to one of their own."""
     seconds: dict[str, list[float]] = {OURS: [], THEIRS: []}
     for _ in range(IMPORTS):
-        for program, found in seconds.items():
+        for program, taken in seconds.items():
             with tempfile.TemporaryDirectory() as folder:
                 start = perf_counter()
                 subprocess.run(
                     [sys.executable, "-c", program, published, f"{folder}/out"], check=True, capture_output=True
                 )
-                found.append(perf_counter() - start)
-    ours, theirs = (statistics.median(found) for found in seconds.values())
+                taken.append(perf_counter() - start)
+    ours, theirs = (statistics.median(taken) for taken in seconds.values())
     print(f"import: ours {ours:.1f} s, from_pretrained and save_pretrained {theirs:.1f} s")
     return row("import", "s", ours, theirs, f"transformers {transformers.__version__}", theirs / ours)
 
@@ -204,9 +204,9 @@ def bench(seeds: int, busy: bool) -> None:
             write_store(Path(folder) / split, ((str(i), text) for i, text in enumerate(documents)), tokenizer)
         job = Job(published, Path(folder), STEPS_A_TURN * (WARM + TURNS), STEPS_A_TURN, busy=busy)
 
-        found = take_turns(side, {name: (job, name) for name in ("float32", "bfloat16", "ours")})
+        by_side = take_turns(side, {name: (job, name) for name in ("float32", "bfloat16", "ours")})
         step = {
-            name: statistics.median(turn.seconds / job.turn for turn in turns[WARM:]) for name, turns in found.items()
+            name: statistics.median(turn.seconds / job.turn for turn in turns[WARM:]) for name, turns in by_side.items()
         }
         precision = min(("float32", "bfloat16"), key=step.__getitem__)
         print(f"a step of {ROWS} x {ROW} tokens: {', '.join(f'{name} {took:.2f} s' for name, took in step.items())}")
@@ -218,10 +218,10 @@ def bench(seeds: int, busy: bool) -> None:
         rates = {rate: round(steps / ratio) for rate in (DEFAULT_RATE, HIGHER_RATE)}
         best: list[tuple[float, float]] = []
         for seed in range(1, seeds + 1):
-            one = replace(job, seed=seed, measured=True)
-            sides: dict[Any, tuple[Job, str]] = {"ours": (replace(one, steps=steps, turn=steps), "ours")}
+            seeded = replace(job, seed=seed, measured=True)
+            sides: dict[Any, tuple[Job, str]] = {"ours": (replace(seeded, steps=steps, turn=steps), "ours")}
             for rate, theirs in rates.items():
-                sides[rate] = (replace(one, steps=theirs, turn=theirs, rate=rate), precision)
+                sides[rate] = (replace(seeded, steps=theirs, turn=theirs, rate=rate), precision)
             losses = {key: float(turns[-1].valid or 0.0) for key, turns in take_turns(side, sides).items()}
             best.append((losses["ours"], min(losses[rate] for rate in rates)))
             print(

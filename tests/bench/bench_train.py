@@ -162,9 +162,9 @@ class Watch:
     def aside(self, work: Callable[[], float]) -> float:
         """The result of ``work``, whose time does not count."""
         stopped = self.clock()
-        found = work()
+        result = work()
         self.start += self.clock() - stopped
-        return found
+        return result
 
     def end(self, loss: float, valid: float | None, throughput: Throughput | None = None) -> None:
         self.link.send(Turn(loss, self.clock() - self.start, valid, throughput))
@@ -223,9 +223,11 @@ def our_turns(reports: Iterator[StepMetrics], job: Job, watch: Watch) -> None:
 def write_kernels(profiled: Any, job: Job) -> None:
     """A file with what the kernels of a step took, the longest first: milliseconds, launches and name."""
     time = operator.attrgetter("self_device_time_total" if GPU else "self_cpu_time_total")
-    found = sorted(profiled.key_averages(), key=time, reverse=True)
-    lines = [f"{sum(map(time, found)) / 1000 / job.turn:9.3f} ms a step in all"]
-    lines += [f"{time(one) / 1000 / job.turn:9.3f}{one.count / job.turn:8.1f}  {one.key[:120]}" for one in found]
+    events = sorted(profiled.key_averages(), key=time, reverse=True)
+    lines = [f"{sum(map(time, events)) / 1000 / job.turn:9.3f} ms a step in all"]
+    lines += [
+        f"{time(event) / 1000 / job.turn:9.3f}{event.count / job.turn:8.1f}  {event.key[:120]}" for event in events
+    ]
     KERNELS.parent.mkdir(parents=True, exist_ok=True)
     KERNELS.with_stem(f"kernels-{job.paper}").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -238,7 +240,7 @@ def take_turns(
     The first ``together``, whose time does not count, are had side by side: one compiles while the other does.
     """
     context = get_context("spawn")
-    links, processes, found = {}, [], {key: [] for key in sides}
+    links, processes, turns = {}, [], {key: [] for key in sides}
     for key, (job, name) in sides.items():
         links[key], theirs = context.Pipe()
         processes.append(context.Process(target=side, args=(theirs, job, name), daemon=True))
@@ -251,10 +253,10 @@ def take_turns(
         for key, link in links.items():
             if turn >= together:
                 link.send(None)
-            found[key].append(link.recv())
+            turns[key].append(link.recv())
     for process in processes:
         process.join()
-    return found
+    return turns
 
 
 def row(
@@ -281,17 +283,17 @@ def speeds(
     steps = STEPS_A_TURN * (WARM + turns + kernels)
     jobs = [Job(paper, store, steps, STEPS_A_TURN, busy=busy, tiny=tiny, kernels=kernels) for paper in papers]
     names = [*precisions, "ours"]
-    found = take_turns(side, {(job.paper, name): (job, name) for job in jobs for name in names}, WARM)
-    return [row for job in jobs for row in compared(job, {name: found[job.paper, name] for name in names})]
+    by_side = take_turns(side, {(job.paper, name): (job, name) for job in jobs for name in names}, WARM)
+    return [row for job in jobs for row in compared(job, {name: by_side[job.paper, name] for name in names})]
 
 
-def compared(job: Job, found: dict[str, list[Turn]]) -> list[dict[str, Any]]:
+def compared(job: Job, by_side: dict[str, list[Turn]]) -> list[dict[str, Any]]:
     """The turns of ours beside the peer's, by precision."""
-    paper, precisions = job.paper, [name for name in found if name != "ours"]
-    found = {name: turns[: -1 if job.kernels else None] for name, turns in found.items()}
+    paper, precisions = job.paper, [name for name in by_side if name != "ours"]
+    by_side = {name: turns[: -1 if job.kernels else None] for name, turns in by_side.items()}
     tokens = STEPS_A_TURN * job.rows * job.shape["context"]
-    speed = {name: statistics.median(tokens / turn.seconds for turn in said[WARM:]) for name, said in found.items()}
-    curves = {name: [turn.loss for turn in said] for name, said in found.items()}
+    speed = {name: statistics.median(tokens / turn.seconds for turn in timed[WARM:]) for name, timed in by_side.items()}
+    curves = {name: [turn.loss for turn in timed] for name, timed in by_side.items()}
     apart = max(abs(a - b) / b for a, b in zip(curves["ours"], curves[PRECISIONS[0]], strict=True))
     # The next sentence counts by row in the one and by masked token in the other, which is the same to a percent.
     equal = "equal" if apart <= SAME else "NOT EQUAL"
@@ -303,12 +305,12 @@ def compared(job: Job, found: dict[str, list[Turn]]) -> list[dict[str, Any]]:
         rows.append(row(work, "tokens/s", speed["ours"], speed[precision], name, speed["ours"] / speed[precision]))
     print(
         f"{paper:<7}{speed['ours']:>9,.0f}"
-        + "".join(f"{found['peer']:>12,.0f}{found['ratio']:>7.2f}" for found in rows)
+        + "".join(f"{row['peer']:>12,.0f}{row['ratio']:>7.2f}" for row in rows)
         + f"{BARS.get(rows[0]['work'], '-'):>6}   loss {curves['ours'][0]:.3f} to {curves['ours'][-1]:.3f}, the peer's "
         f"{curves[PRECISIONS[0]][0]:.3f} to {curves[PRECISIONS[0]][-1]:.3f}: {equal}, at most {apart:.2%} apart",
         flush=True,
     )
-    return rows + used(paper, [turn.throughput for turn in found["ours"][WARM:] if turn.throughput], tokens)
+    return rows + used(paper, [turn.throughput for turn in by_side["ours"][WARM:] if turn.throughput], tokens)
 
 
 def used(paper: str, turns: list[Throughput], tokens: int) -> list[dict[str, Any]]:
@@ -334,21 +336,21 @@ def to_loss(folder: Path, busy: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as stores:
         write_stores(texts["train"], texts["valid"], Path(stores))
         job = Job("gpt", Path(stores), WIKITEXT_STEPS, WIKITEXT_TURN, WIKITEXT_ROWS, busy)
-        found = take_turns(side, {name: (job, name) for name in (precision, "ours")})
-    target = found[precision][-1].valid
+        by_side = take_turns(side, {name: (job, name) for name in (precision, "ours")})
+    target = by_side[precision][-1].valid
     seconds = {}
-    for name, said in found.items():
-        reached = [i for i, turn in enumerate(said) if turn.valid <= target * (1 + REACHED)]
+    for name, turns in by_side.items():
+        reached = [i for i, turn in enumerate(turns) if turn.valid <= target * (1 + REACHED)]
         if not reached:
             raise SystemExit(
-                f"{name}: {said[-1].valid:.4f} nats at the end; the target of {target:.4f} was not reached"
+                f"{name}: {turns[-1].valid:.4f} nats at the end; the target of {target:.4f} was not reached"
             )
-        seconds[name] = sum(turn.seconds for turn in said[: reached[0] + 1])
-        later = statistics.median(turn.seconds for turn in said[1:])
+        seconds[name] = sum(turn.seconds for turn in turns[: reached[0] + 1])
+        later = statistics.median(turn.seconds for turn in turns[1:])
         print(
-            f"{name:<10}{seconds[name]:>8.1f} s to {said[reached[0]].valid:.4f} nats, at step "
-            f"{(reached[0] + 1) * job.turn} of {job.steps}; {said[-1].valid:.4f} at the end; {job.turn} steps take "
-            f"{later:.1f} s, the first {said[0].seconds:.1f}"
+            f"{name:<10}{seconds[name]:>8.1f} s to {turns[reached[0]].valid:.4f} nats, at step "
+            f"{(reached[0] + 1) * job.turn} of {job.steps}; {turns[-1].valid:.4f} at the end; {job.turn} steps take "
+            f"{later:.1f} s, the first {turns[0].seconds:.1f}"
         )
     ratio = seconds[precision] / seconds["ours"]
     print(f"to {target:.4f} nats (within {REACHED:.1%}): {ratio:.2f} times as fast; the bar is 2")

@@ -30,9 +30,9 @@ def gpt_arguments(batch: CausalBatch) -> dict[str, Any]:
 
 def modernbert_arguments(batch: MaskedBatch) -> dict[str, Any]:
     """ModernBertForMaskedLM's: a label at every position, most of them ignored."""
-    found = batch.targets != -100
+    labelled = batch.targets != -100
     labels = torch.full_like(batch.inputs, -100)
-    labels[found.nonzero()[:, 0], batch.positions[found]] = batch.targets[found]
+    labels[labelled.nonzero()[:, 0], batch.positions[labelled]] = batch.targets[labelled]
     return {"input_ids": batch.inputs, "attention_mask": batch.attention_mask.long(), "labels": labels}
 
 

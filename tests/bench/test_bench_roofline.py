@@ -27,22 +27,22 @@ def test_a_product_and_a_sum_are_what_they_read_write_and_compute():
 
 @pytest.mark.parametrize("paper", ["gpt", "xlnet"])
 def test_no_step_is_faster_than_its_operations_and_none_slower_than_eager(paper):
-    head, told = table([paper], {paper: SHAPE}, 1024)
-    assert len(head) == len(told)
+    head, cells = table([paper], {paper: SHAPE}, 1024)
+    assert len(head) == len(cells)
     for gpu in GPUS:
-        fused, eager, most, least = map(float, re.findall(r"[\d.]+", told[head.index(f"{gpu}, ms (MFU)")]))
+        fused, eager, most, least = map(float, re.findall(r"[\d.]+", cells[head.index(f"{gpu}, ms (MFU)")]))
         assert 0 < fused < eager
         assert 0 < least < most <= 100
 
 
 def test_more_minutes_are_for_a_deeper_model_that_reads_its_tokens_in_them():
-    head, *told = depths("H200")
+    head, *lines = depths("H200")
     names = ("minutes", "million weights", "billion tokens")
-    minutes, weights, tokens = ([float(line[head.index(name)]) for line in told] for name in names)
+    minutes, weights, tokens = ([float(line[head.index(name)]) for line in lines] for name in names)
     assert weights == sorted(set(weights))
     used = [6e15 * n * d / (60 * t * GPUS["H200"][0]) for t, n, d in zip(minutes, weights, tokens, strict=True)]
     assert all(0.2 < share < 0.4 for share in used), used
-    assert [line[head.index("size")] for line in told] == ["`5`", "`8`", "`10`", "`16`"]
+    assert [line[head.index("size")] for line in lines] == ["`5`", "`8`", "`10`", "`16`"]
 
 
 @pytest.mark.parametrize("name", PAPERS)

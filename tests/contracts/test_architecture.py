@@ -8,6 +8,7 @@ import itertools
 import re
 import subprocess
 import sys
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 from pkgutil import resolve_name
@@ -159,7 +160,7 @@ def test_the_rules_of_imports_are_kept():
         (
             "yaml",
             (
-                "plm_core/shared/parameters.py",
+                "plm_core/shared/params_file.py",
                 "tasks/parameters/editing.py",
                 "tasks/runtime/provenance_guard.py",
                 "flows",
@@ -315,3 +316,31 @@ def test_no_file_mentions_a_path_of_a_machine():
     places = re.compile(r"(?<![\w.$}~-])/" + r"(work|root|home|Users|mnt)/\w")
     files = [relative(p) for p in texts if p.is_file() and places.search(p.read_text(errors="replace"))]
     assert files == []
+
+
+VAGUE = {"found", "said", "told", "asked", "known", "one", "each", "true", "here"}
+
+
+def named(node):
+    """The name that a node gives to a value, a parameter, a field or a function; None if it gives none."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    return getattr(node, "arg", None) or getattr(node, "name", None)
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, "tests", "infra", "docs"])
+def test_names_say_what_a_value_is(folder):
+    """These words fit every value, so they name none."""
+    vague = [
+        f"{relative(path)}:{node.lineno}: {named(node)}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(tree(path))
+        if named(node) in VAGUE
+    ]
+    assert vague == []
+
+
+def test_no_two_modules_have_one_name():
+    """Then the name of a module, or of a room, is enough to find it."""
+    names = Counter(path.parent.name if path.stem == "__init__" else path.stem for path in SOURCES)
+    assert [name for name, count in names.items() if count > 1] == []

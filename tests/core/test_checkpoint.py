@@ -102,9 +102,9 @@ def test_a_checkpoint_that_does_not_fit_itself_is_refused_by_name(saved, change,
 def test_a_description_that_is_none_is_one_line(saved, text):
     (saved[0] / checkpoint.CONFIG_FILE).write_bytes(text)
     write_checksums(saved[0])
-    with pytest.raises(UserError, match=r"config\.json") as told:
+    with pytest.raises(UserError, match=r"config\.json") as caught:
         checkpoint.load(saved[0])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

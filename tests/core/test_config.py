@@ -56,9 +56,9 @@ def message(**changes):
 
 def test_values_arrive_in_their_types():
     given_ = {"pair": [7, 99], "rates": {"x": {"learning_rate": 0.5, "layers": 3}}, "flag": True, "anything": {"k": 1}}
-    found = build(**given_)
-    assert found == Outer(Inner(1.0), "bpe", ["a", "b"], True, None, (7, 99), {"x": Inner(0.5, 3)}, anything={"k": 1})
-    assert type(found.inner.learning_rate) is float
+    built = build(**given_)
+    assert built == Outer(Inner(1.0), "bpe", ["a", "b"], True, None, (7, 99), {"x": Inner(0.5, 3)}, anything={"k": 1})
+    assert type(built.inner.learning_rate) is float
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_any_mapping_gives_the_dataclass_or_one_line_of_bad_input(data):
 
 
 def test_a_digest_depends_on_content_and_not_on_key_order_or_process():
-    one, other = digest(Inner(0.5, 7), {"a": 1, "b": [2]}), digest(Inner(0.5, 7), {"b": [2], "a": 1})
-    assert one == other
-    assert one != digest(Inner(0.5, 8), {"a": 1, "b": [2]})
+    first, second = digest(Inner(0.5, 7), {"a": 1, "b": [2]}), digest(Inner(0.5, 7), {"b": [2], "a": 1})
+    assert first == second
+    assert first != digest(Inner(0.5, 8), {"a": 1, "b": [2]})
     program = "from plm_core.config import digest; print(digest({'b': {'z', 'y'} and 1, 'a': 'text'}))"
     runs = {
         subprocess.run(

@@ -14,7 +14,7 @@ def test_what_is_the_gates_alone_is_left_to_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "message"),
     [
         ("", r"promotion: no such section in params\.yaml; it has tracking"),
         ("promotion: [plm]\n", r"promotion: found \['plm'\]"),

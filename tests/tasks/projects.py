@@ -134,7 +134,7 @@ class Project:
 
     def reproduce(self):
         """Run every stage that is not up to date as ``dvc repro`` would, but forked; returns what they say."""
-        said = []
+        output = []
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.root)
             patch.setenv("DVC_SITE_CACHE_DIR", str(self.root / ".dvc-site"))
@@ -143,8 +143,8 @@ class Project:
                 if graph.reasons(stage.name):
                     with graph.reproducing(stage.name) as command:
                         for line in command.lines:
-                            said += self.run(*line[-1].split()[2:], **command.env)
-        return "".join(said)
+                            output += self.run(*line[-1].split()[2:], **command.env)
+        return "".join(output)
 
     def _environment(self, env):
         settings = {
@@ -170,10 +170,10 @@ class Project:
     def files(self, below="artifacts"):
         """The bytes of every file below a folder, except those that belong to no stage: snapshots, parts, journals,
         meters, caches."""
-        found = sorted(path for path in (self.root / below).rglob("*") if path.is_file())
+        paths = sorted(path for path in (self.root / below).rglob("*") if path.is_file())
         return {
             path.relative_to(self.root).as_posix(): path.read_bytes()
-            for path in found
+            for path in paths
             if not {"snapshots", "parts", "mlflow", "journals", "meters", "compiled"} & set(path.parts)
         }
 

@@ -76,13 +76,13 @@ def test_the_figures_are_those_of_the_files(project):
     }
     assert sum(r["texts"] for r in card["removed"]) == len(removals)
     assert sum(r["bytes"] for r in card["removed"]) == sum(len(r.text.encode()) for r in removals)
-    for split, found in card["splits"].items():
+    for split, figures in card["splits"].items():
         documents = list(read_documents(corpus / f"splits/{split}.parquet"))
-        assert found["documents"] == len(documents) == sum(found["document_words"].values())
-        assert found["words"] == sum(len(d.text.split()) for d in documents)
-        assert found["bytes"] == sum(len(d.text.encode()) for d in documents)
-        assert found["paragraphs"] == sum(d.text.count("\n\n") + 1 for d in documents)
-        assert found["paragraphs"] == sum(found["paragraph_words"].values())
+        assert figures["documents"] == len(documents) == sum(figures["document_words"].values())
+        assert figures["words"] == sum(len(d.text.split()) for d in documents)
+        assert figures["bytes"] == sum(len(d.text.encode()) for d in documents)
+        assert figures["paragraphs"] == sum(d.text.count("\n\n") + 1 for d in documents)
+        assert figures["paragraphs"] == sum(figures["paragraph_words"].values())
     (pair,) = card["repeated"]
     assert (pair["kept"], pair["removed"]) == ("own/x.jsonl#1#2", "own/x.jsonl#4#1")
     assert pair["removed_text"] == f"{pair['kept_text']} and more"

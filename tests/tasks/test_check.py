@@ -55,13 +55,13 @@ def test_good_parameters_are_checked_in_silence(project):
 
 def test_every_section_is_checked_and_all_problems_are_told_at_once(changed):
     changed.change(**{name: value for name, (value, _) in WRONG.items()})
-    found = lines(changed)
+    errors = lines(changed)
     for _, message in WRONG.values():
-        assert any(message in line for line in found), message
-    assert len(found) == len(set(found)) == len(WRONG)
+        assert any(message in line for line in errors), message
+    assert len(errors) == len(set(errors)) == len(WRONG)
     with pytest.raises(UserError) as refused:
         check_parameters(changed.root)
-    assert f"error: {refused.value}".splitlines() == found
+    assert f"error: {refused.value}".splitlines() == errors
 
 
 def test_two_stages_that_would_have_one_name_are_told(changed):
@@ -103,8 +103,8 @@ MODELS = [
 @pytest.mark.parametrize(("changes", "messages"), MODELS)
 def test_each_problem_of_a_model_is_a_line(changed, changes, messages):
     changed.change(**changes)
-    found = lines(changed)
-    assert all(line.startswith(f"error: {message}") for line, message in zip(found, messages, strict=True))
+    errors = lines(changed)
+    assert all(line.startswith(f"error: {message}") for line, message in zip(errors, messages, strict=True))
 
 
 def test_the_manifest_of_a_hub_is_read(changed):

@@ -46,9 +46,9 @@ def test_every_document_and_paragraph_of_all_sources_is_somewhere(project, docum
 
 def test_every_count_stands_in_the_metrics_and_those_of_the_sources_add_up(project):
     project.run("tasks.stages.clean")
-    found = project.metrics("clean")
-    total = {name: count for name, count in found.items() if "/" not in name}
-    size = found["read_bytes"]
+    metrics = project.metrics("clean")
+    total = {name: count for name, count in metrics.items() if "/" not in name}
+    size = metrics["read_bytes"]
     assert total == {
         "read_documents": 41,
         "read_paragraphs": 264,
@@ -64,9 +64,9 @@ def test_every_count_stands_in_the_metrics_and_those_of_the_sources_add_up(proje
         "masked_email": 1,
     }
     for name, count in total.items():
-        assert sum(found.get(f"{source}/{name}", 0) for source in ("letters", "made-up")) == count
-    assert found["letters/removed_documents_empty"] == 2
-    assert "made-up/removed_documents" not in found
+        assert sum(metrics.get(f"{source}/{name}", 0) for source in ("letters", "made-up")) == count
+    assert metrics["letters/removed_documents_empty"] == 2
+    assert "made-up/removed_documents" not in metrics
 
 
 def test_languages_are_counted_and_remembered(project):
@@ -75,11 +75,11 @@ def test_languages_are_counted_and_remembered(project):
     write_documents(project.root / "artifacts/corpus/raw/speeches.parquet", [rede, speech])
     project.change(clean__languages={"keep": ["en"]}, sources__speeches={"reader": "folder", "input": "data"})
     project.run("tasks.stages.clean")
-    found = project.metrics("clean")
-    assert (found["speeches/language_en"], found["speeches/language_de"]) == (1, 1)
-    assert found["speeches/removed_documents_language"] == 1
+    metrics = project.metrics("clean")
+    assert (metrics["speeches/language_en"], metrics["speeches/language_de"]) == (1, 1)
+    assert metrics["speeches/removed_documents_language"] == 1
     # Two of the 43 have no text.
-    assert sum(count for name, count in found.items() if name.startswith("language_")) == 41
+    assert sum(count for name, count in metrics.items() if name.startswith("language_")) == 41
     by_id = {d.id: d.metadata for d in read_documents(project.root / CLEAN)}
     assert by_id["z"] == {"detected_language": "en"}
     assert "y" not in by_id

@@ -85,8 +85,8 @@ ALIAS = "a: &m {x: 1}\nb: *m\n"
     ("text", "name", "value"), [(ALIAS, "a", {"z": 1}), (ALIAS, "a", None), ("a:\n  b: 1\n", "a.yes", {"z": 1})]
 )
 def test_what_would_change_more_is_left_to_a_person(text, name, value):
-    said = re.escape(f"{name} is written in a way that cannot be edited automatically; set it by hand")
-    with pytest.raises(UserError, match=said):
+    message = re.escape(f"{name} is written in a way that cannot be edited automatically; set it by hand")
+    with pytest.raises(UserError, match=message):
         edited(text, {name: value})
 
 

@@ -50,10 +50,10 @@ def measured(tmp_path_factory, documents, tokenizer):
     ],
 )
 def test_a_model_is_measured_by_its_objectives_quantity(measured, documents, tokenizer, name, quantities):
-    found = measured.metrics(f"evaluate-{name}")
+    metrics = measured.metrics(f"evaluate-{name}")
     of_tokens = ["nats_per_token", "perplexity"] if MODELS[name][1] == "causal" else []
     samples = [] if name == "bert" else ["distinct_1", "distinct_2", "longest_copy"]  # too short for the others
-    assert list(found) == [*quantities, *of_tokens, "tokens", "bytes", *samples]
+    assert list(metrics) == [*quantities, *of_tokens, "tokens", "bytes", *samples]
     with (measured.root / f"artifacts/evidence/{name}/likelihood.csv").open(newline="") as file:
         evidence = list(csv.DictReader(file))
     assert {row["quantity"] for row in evidence} == {quantities[0]}
@@ -65,12 +65,12 @@ def test_a_model_is_measured_by_its_objectives_quantity(measured, documents, tok
     spelled = [tokenizer.decode(ids[: 17 if masked else None]) for ids in texts]
     assert [int(row["bytes"]) for row in evidence] == [len(text.encode()) for text in spelled]
     nats = math.fsum(float(row["nats"]) for row in evidence)
-    assert found[quantities[0]] == pytest.approx(nats / math.log(2) / found["bytes"], rel=1e-12)
+    assert metrics[quantities[0]] == pytest.approx(nats / math.log(2) / metrics["bytes"], rel=1e-12)
     size = sum(p.numel() for p in checkpoint.load(measured.root / "artifacts/models" / name).model.parameters())
     assert read_cost(measured.root / f"artifacts/evidence/{name}/cost.csv") == {"parameters": size}
     if of_tokens:
-        assert found["nats_per_token"] == pytest.approx(nats / found["tokens"], rel=1e-12)
-        assert found["perplexity"] == pytest.approx(math.exp(nats / found["tokens"]), rel=1e-12)
+        assert metrics["nats_per_token"] == pytest.approx(nats / metrics["tokens"], rel=1e-12)
+        assert metrics["perplexity"] == pytest.approx(math.exp(nats / metrics["tokens"]), rel=1e-12)
 
 
 def test_a_masked_model_fills_blanks_and_the_others_continue_texts(measured, tokenizer):
@@ -87,10 +87,10 @@ def test_a_masked_model_fills_blanks_and_the_others_continue_texts(measured, tok
         else:
             assert [list(sample) for sample in samples] == [["prompt", "continuation"]] * 2
             assert [sample["prompt"] for sample in samples] == ["Ba", ""]
-            texts, found = [sample["continuation"] for sample in samples], measured.metrics(f"evaluate-{name}")
+            texts, metrics = [sample["continuation"] for sample in samples], measured.metrics(f"evaluate-{name}")
             words = [word for text in texts for word in text.lower().split()]
-            assert found["distinct_1"] == len(set(words)) / len(words)
-            assert found["longest_copy"] == 0  # a model that has learned nothing
+            assert metrics["distinct_1"] == len(set(words)) / len(words)
+            assert metrics["longest_copy"] == 0  # a model that has learned nothing
 
 
 def test_evaluating_again_gives_the_same_bytes(measured, tmp_path):

@@ -45,11 +45,11 @@ def test_a_task_of_ones_own_becomes_files_and_counts_the_same_each_time(project)
     assert (task.question, task.score) == ("What is it about?", "accuracy+f1:other")
     splits = {split: read_examples(file_of(folder, split), task) for split in ("train", "valid", "test")}
     assert [e.a for e in splits["test"]] == [f'say "no {n}' for n in range(55, 68)]
-    found = project.metrics("examples-tickets")
-    assert {split: found[f"{split}_examples"] for split in splits} == {s: len(some) for s, some in splits.items()}
-    assert found["train_examples"] + found["valid_examples"] == 60
-    assert (found["test_label_c_2b_2b"], found["test_label_other"]) == (9, 4)
-    assert found["test_also_in_train"] + found["test_also_in_valid"] == 5
+    metrics = project.metrics("examples-tickets")
+    assert {split: metrics[f"{split}_examples"] for split in splits} == {s: len(some) for s, some in splits.items()}
+    assert metrics["train_examples"] + metrics["valid_examples"] == 60
+    assert (metrics["test_label_c_2b_2b"], metrics["test_label_other"]) == (9, 4)
+    assert metrics["test_also_in_train"] + metrics["test_also_in_valid"] == 5
     assert "the same texts: " in out
     project.run("tasks.stages.examples", "tickets")
     assert project.files() == before
@@ -90,9 +90,9 @@ def test_an_own_copy_of_glue_that_was_cut_is_named_in_output_and_metrics(project
         "warning: rte: train has 37 rows, but 2,490 are published; scores are not comparable with the literature",
         "warning: rte: dev has 37 rows, but 277 are published; scores are not comparable with the literature",
     ]
-    found = project.metrics("examples-rte")
-    assert (found["train_rows"], found["train_rows_published"]) == (37, 2490)
-    assert found["test_also_in_train"] + found["test_also_in_valid"] == 37
+    metrics = project.metrics("examples-rte")
+    assert (metrics["train_rows"], metrics["train_rows_published"]) == (37, 2490)
+    assert metrics["test_also_in_train"] + metrics["test_also_in_valid"] == 37
 
 
 def test_a_wrong_row_ends_with_one_line_and_no_file(project):

@@ -23,8 +23,8 @@ def rows(project: Project, task, shots):
 
 
 def figures(project, task, shots):
-    begin, found = f"{task}/{shots}/", project.metrics("fewshot-gpt")
-    return {name.removeprefix(begin): value for name, value in found.items() if name.startswith(begin)}
+    begin, metrics = f"{task}/{shots}/", project.metrics("fewshot-gpt")
+    return {name.removeprefix(begin): value for name, value in metrics.items() if name.startswith(begin)}
 
 
 def right(rows, column):
@@ -33,22 +33,22 @@ def right(rows, column):
 
 @pytest.mark.parametrize(("task", "shots"), ASKED)
 def test_the_metrics_are_those_of_the_file(built, task, shots):
-    found, said = rows(built, task, shots), figures(built, task, shots)
+    evidence, metrics = rows(built, task, shots), figures(built, task, shots)
     test = read_examples(built.root / f"artifacts/examples/{task}/test.jsonl", TASKS[task].task)
     labels = TASKS[task].task.labels
-    assert [(r["id"], r["sha256"], r["label"]) for r in found] == [
+    assert [(r["id"], r["sha256"], r["label"]) for r in evidence] == [
         (e.id, e.sha256, labels[e.label]) for e in sample(test, 23)
     ]
-    clean = [row for row in found if float(row["overlap"]) < 0.5]
-    assert (said["examples"], said["excluded"]) == (len(clean), len(found) - len(clean))
+    clean = [row for row in evidence if float(row["overlap"]) < 0.5]
+    assert (metrics["examples"], metrics["excluded"]) == (len(clean), len(evidence) - len(clean))
     for name, column in RULES.items():
-        assert said[name] == pytest.approx(right(clean, column))
-        assert said[f"all_{name}"] == pytest.approx(right(found, column))
-        assert said[f"{name}_low"] <= said[name] <= said[f"{name}_high"]
+        assert metrics[name] == pytest.approx(right(clean, column))
+        assert metrics[f"all_{name}"] == pytest.approx(right(evidence, column))
+        assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
     held = Counter(int(row["shots"]) for row in clean)
-    assert said["no_shot"] == (held[0] if shots else 0)
-    assert said["fewer_shots"] == sum(count for number, count in held.items() if number < shots)
-    assert said["cut"] == sum(row["cut"] == "1" for row in clean) == len(clean)  # of two words each
+    assert metrics["no_shot"] == (held[0] if shots else 0)
+    assert metrics["fewer_shots"] == sum(count for number, count in held.items() if number < shots)
+    assert metrics["cut"] == sum(row["cut"] == "1" for row in clean) == len(clean)  # of two words each
 
 
 def test_the_same_inputs_give_the_same_bytes(built, small):

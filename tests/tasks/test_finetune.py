@@ -39,7 +39,7 @@ def tickets(small):
             lines.append(f"{' '.join(words)}\t{' '.join(other)}\t{alike}")
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     checks = [{"check": "once more", "a": "bafo limu", "b": "bafo limu", "expect": {"label": 2}}]
-    (folder / "checks.jsonl").write_text("".join(json.dumps(each) + "\n" for each in checks))
+    (folder / "checks.jsonl").write_text("".join(json.dumps(check) + "\n" for check in checks))
     columns = {"a": "first", "b": "second", "label": "alike"}
     task = {"input": "data/tickets", "kind": "regression", "score": "pearson+spearman", "symmetric": True}
     small.change(examples={"tickets": task | columns}, finetune__tasks=["tickets"], finetune__seeds=[5])
@@ -81,10 +81,10 @@ def test_the_best_weights_may_be_those_of_the_best_score(tickets, monkeypatch):
     tickets.change(finetune__training=recipe | {"optimizer": {"learning_rate": 0.005}})
     scores = iter([0.1, 0.3, 0.2, 0.3, 0.0, 0.1, 0.2])
     monkeypatch.setattr(finetune.results, "score", lambda *_: next(scores))
-    found, _ = fitted(tickets, monkeypatch)
-    steps = [(report.step, report.valid_score) for report in found.reports if report.valid_score is not None]
+    result, _ = fitted(tickets, monkeypatch)
+    steps = [(report.step, report.valid_score) for report in result.reports if report.valid_score is not None]
     assert [score for _, score in steps[:5]] == [0.1, 0.3, 0.2, 0.3, 0.0]
-    assert best_report(found.reports).step == steps[1][0]
+    assert best_report(result.reports).step == steps[1][0]
 
 
 def test_a_validation_that_is_not_a_number_is_an_anomaly_also_where_the_best_is_by_score(tickets, monkeypatch):
@@ -106,23 +106,25 @@ def test_the_unit_of_the_labels_changes_nothing_but_the_unit_of_the_answers(tick
         path.write_text("\n".join([head, *(f"{texts}\t{1990 + 25 * int(label)}" for texts, _, label in cells)]) + "\n")
     tickets.run("tasks.stages.examples", "tickets")
     second, _ = fitted(tickets, monkeypatch)
-    assert second.predicted.answers == pytest.approx([1990 + 25 * each for each in first.predicted.answers], abs=0.01)
+    assert second.predicted.answers == pytest.approx(
+        [1990 + 25 * answer for answer in first.predicted.answers], abs=0.01
+    )
     assert [report.loss for report in second.reports] == pytest.approx([r.loss for r in first.reports], rel=1e-3)
 
 
 def test_numbers_are_predicted_and_correlations_measured(tickets):
-    rows, found, _ = learned(tickets)
+    rows, metrics, _ = learned(tickets)
     labels, answers = ([float(row[name]) for row in rows] for name in ("label", "prediction"))
     assert len(set(answers)) > 9
-    assert found["pearson"] == pytest.approx(stats.pearsonr(labels, answers).statistic, abs=1e-9)
-    assert found["spearman"] == pytest.approx(stats.spearmanr(labels, answers).statistic, abs=1e-9)
-    assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
-    assert found["baseline"] == 0.0
-    assert found["cut"] == 37  # of a context this small every pair has more tokens
+    assert metrics["pearson"] == pytest.approx(stats.pearsonr(labels, answers).statistic, abs=1e-9)
+    assert metrics["spearman"] == pytest.approx(stats.spearmanr(labels, answers).statistic, abs=1e-9)
+    assert metrics["score"] == pytest.approx((metrics["pearson"] + metrics["spearman"]) / 2)
+    assert metrics["baseline"] == 0.0
+    assert metrics["cut"] == 37  # of a context this small every pair has more tokens
     assert {(row["confidence"], row["score"]) for row in rows} == {("", "pearson+spearman")}
     page = reported(tickets, "tickets")
     assert "tickets: pearson+spearman" in page
-    assert f"{found['score']:.3f} [" in page
+    assert f"{metrics['score']:.3f} [" in page
     furthest = max(abs(answer - label) for label, answer in zip(labels, answers, strict=True))
     assert "| off by | text | example |\n" in page
     assert f"| {furthest:.3f} | **A** " in page
@@ -130,7 +132,7 @@ def test_numbers_are_predicted_and_correlations_measured(tickets):
 
 
 def test_what_is_expected_is_asked_counted_and_reported(tickets):
-    _, found, _ = learned(tickets)
+    _, metrics, _ = learned(tickets)
     with (tickets.root / "artifacts/checks/gpt/tickets.5.csv").open(newline="") as file:
         judged = list(csv.DictReader(file))
     assert [(row["id"], row["expected"]) for row in judged[:1]] == [("own-1", "2")]
@@ -138,10 +140,14 @@ def test_what_is_expected_is_asked_counted_and_reported(tickets):
     for row in judged:
         assert (abs(float(row["answered"]) - float(row["expected"])) <= 0.2) == (row["passed"] == "1")  # 4 words
         failed.setdefault(row["check"], []).append(row["passed"] == "0")
-    assert {check: len(each) for check, each in failed.items()} == {"once more": 1, "typos": 37, "swapped texts": 37}
-    for check, each in failed.items():
-        assert found[f"checks/{check}/asked"] == len(each)
-        assert found[f"checks/{check}/failed"] == sum(each)
+    assert {check: len(failures) for check, failures in failed.items()} == {
+        "once more": 1,
+        "typos": 37,
+        "swapped texts": 37,
+    }
+    for check, failures in failed.items():
+        assert metrics[f"checks/{check}/asked"] == len(failures)
+        assert metrics[f"checks/{check}/failed"] == sum(failures)
     # Both orders of a pair are read, and summed: the number is the same but for rounding.
     assert not any(failed["swapped texts"])
     page = reported(tickets, "tickets")

@@ -58,7 +58,7 @@ def project(small):
 
 @pytest.mark.slow
 def test_every_kind_goes_from_its_files_to_the_page(project):
-    found = {}
+    evidence = {}
     for name, described in TASKS.items():
         project.run("tasks.stages.examples", name)
         project.run("tasks.stages.slices", name)
@@ -69,17 +69,17 @@ def test_every_kind_goes_from_its_files_to_the_page(project):
         assert table.value == pytest.approx(metrics["score"], abs=1e-12)
         assert metrics["examples"] == 19
         with path.open(newline="") as file:
-            found[name] = list(csv.DictReader(file))
-        assert {row["score"] for row in found[name]} == {described["score"]}
-        assert all(0 <= float(row["confidence"]) <= 1 for row in found[name])
+            evidence[name] = list(csv.DictReader(file))
+        assert {row["score"] for row in evidence[name]} == {described["score"]}
+        assert all(0 <= float(row["confidence"]) <= 1 for row in evidence[name])
         loaded = checkpoint.load(project.root / f"artifacts/finetuned/gpt-{name}-5")
         assert loaded.config.head["task"] == name
         outputs = {"ner": 3, "qa": 2, "ends": 1}[name]
         assert [len(tensor) for key, tensor in loaded.extra.items() if key.endswith("bias")] == [outputs]
-    assert all(len(row["label"].split()) == len(row["prediction"].split()) for row in found["ner"])
-    assert max(len(row["label"].split()) for row in found["ner"]) == 37
-    assert sum(row["label"] == "[]" for row in found["qa"]) == 7
-    assert {row["label"] for row in found["ends"]} == {"1"}
+    assert all(len(row["label"].split()) == len(row["prediction"].split()) for row in evidence["ner"])
+    assert max(len(row["label"].split()) for row in evidence["ner"]) == 37
+    assert sum(row["label"] == "[]" for row in evidence["qa"]) == 7
+    assert {row["label"] for row in evidence["ends"]} == {"1"}
     assert project.metrics("finetune-gpt-qa-5")["baseline"] == pytest.approx(7 / 19)
     assert project.metrics("finetune-gpt-ner-5")["baseline"] == 0.0
     project.run("tasks.stages.report")
@@ -103,14 +103,14 @@ def test_the_best_weights_by_score_are_those_by_the_threshold_that_is_reported(p
     project.run("tasks.stages.examples", "qa")
     project.change(finetune__training__best_by="score")
     monkeypatch.chdir(project.root)
-    asked = []
+    thresholds = []
     answered = finetune.results.answered
     monkeypatch.setattr(SPANS, "threshold", lambda *_: 0.25)
-    monkeypatch.setattr(finetune.results, "answered", lambda *given: asked.append(given[4:]) or answered(*given))
+    monkeypatch.setattr(finetune.results, "answered", lambda *given: thresholds.append(given[4:]) or answered(*given))
     with tempfile.TemporaryDirectory() as folder:
         given = checkpoint.load(Path("artifacts/models/gpt")), verified_task(Path("artifacts/examples/qa"))
         config = stage_parameters.section("finetune", FinetuneConfig)
         device, snapshots = Device(torch.device("cpu"), 1, False), Snapshots(Path(folder))
         finetune.fit(*given, config, 5, device, snapshots, None)
-    assert len(asked) > 1
-    assert set(asked) == {(0.25,)}
+    assert len(thresholds) > 1
+    assert set(thresholds) == {(0.25,)}

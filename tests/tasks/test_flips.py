@@ -40,19 +40,19 @@ def tokenizer_of(folder):
 
 
 def snapshot_of(folder):
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         saved = Snapshots(folder.parent).find()
     if saved is None:
-        raise Told(told)
+        raise Told(caught)
     tensors = {"weight": torch.zeros(2, 3), "step": torch.tensor(0)}
     saved.fill(tensors)
     return saved.progress, {name: tensor.tolist() for name, tensor in tensors.items()}
 
 
 def evidence_of(folder):
-    found = read_likelihood(folder / "likelihood.csv")
-    return found, found.results.values(torch.ones(1, 2).numpy()).tolist()
+    evidence = read_likelihood(folder / "likelihood.csv")
+    return evidence, evidence.results.values(torch.ones(1, 2).numpy()).tolist()
 
 
 KINDS = {
@@ -75,7 +75,7 @@ def prove(kind, scratch, flips):
     """How many of this many flips were reported; fails at one that changes what is read. Every file has its turn."""
     name, read = KINDS[kind]
     folder = scratch / name
-    told = 0
+    reported = 0
     for turn in range(flips):
         draw = random.Random(turn)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -88,8 +88,8 @@ def prove(kind, scratch, flips):
         try:
             assert read(folder) == whole, f"{kind}: flip {turn} passed unnoticed"
         except (UserError, Told):
-            told += 1
-    return told
+            reported += 1
+    return reported
 
 
 MANY = pytest.param(100, marks=pytest.mark.proof)
@@ -98,9 +98,9 @@ MANY = pytest.param(100, marks=pytest.mark.proof)
 @pytest.mark.parametrize("flips", [8, MANY])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_is_told_or_has_no_effect(tmp_path, table, kind, flips):
-    told = prove(kind, tmp_path / "formats", flips)
-    table(f"a bit flipped: {kind}", flips, f"{told} told, {flips - told} without effect")
-    assert told >= 0.9 * flips
+    reported = prove(kind, tmp_path / "formats", flips)
+    table(f"a bit flipped: {kind}", flips, f"{reported} told, {flips - reported} without effect")
+    assert reported >= 0.9 * flips
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "bytelevel"])

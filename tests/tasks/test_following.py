@@ -55,21 +55,21 @@ def process(tmp_path, monkeypatch):
         follow(lambda interrupted: iter(reports), 200, stage, "s", str, costs)
         tracker.end("KILLED")
         (journal,) = (tmp_path / "artifacts/journals").glob("*.jsonl")
-        told = [message["points"] for message, _ in messages(journal) if message["kind"] == "metrics"]
-        return Counter((step, value) for points in told for name, value, _, step in points if name == "loss"), costs
+        batches = [message["points"] for message, _ in messages(journal) if message["kind"] == "metrics"]
+        return Counter((step, value) for points in batches for name, value, _, step in points if name == "loss"), costs
 
     return run
 
 
 def test_a_resumed_run_records_nothing_again_but_what_a_rollback_may_have_made_void(process):
     live = [report(step) for step in (10, 20, 30, 40)]
-    found, costs = process(*live, report(30, 5))
+    recorded, costs = process(*live, report(30, 5))
     expected = Counter({(10, 0): 1, (20, 0): 1, (30, 0): 1, (40, 0): 1, (30, 5): 1})
-    assert found == expected
+    assert recorded == expected
     assert costs.read == [7, 14, 21, 28, 21]
     restored = [report(10, live=False), report(20, live=False), report(30, 5, live=False)]
     for step in (40, 50, 60):
-        found, _ = process(*restored, report(step, 5))
+        recorded, _ = process(*restored, report(step, 5))
         restored.append(report(step, 5, live=False))
         expected[step, 5] += 1  # at step 40 beside what is void
-        assert found == expected
+        assert recorded == expected

@@ -50,9 +50,9 @@ def test_a_checkpoint_of_format_1(old):
 
 
 def test_a_token_store_of_format_1(old):
-    found = TokenStore(old / "tokens-1")
-    assert [document.tolist() for document in found.documents()] == [[8, 50, 21, 61, 7, 3], [17, 61, 7, 3]]
-    assert (found.ids([0, 1]), found.bytes.tolist()) == (["a", "b"], [6, 3])
+    store = TokenStore(old / "tokens-1")
+    assert [document.tolist() for document in store.documents()] == [[8, 50, 21, 61, 7, 3], [17, 61, 7, 3]]
+    assert (store.ids([0, 1]), store.bytes.tolist()) == (["a", "b"], [6, 3])
     restated(old / "tokens-1/index.json", format=2)
     with pytest.raises(UserError, match=r"index\.json\.format: found 2; expected 1: run `dvc repro pack`"):
         TokenStore(old / "tokens-1")

@@ -122,11 +122,11 @@ NASTY = 'a <img src=x onerror="alert(1)"> ![b](http://b.io/c.png) [d](http://e.i
 SIDE = {"version": "3", "run": "a1", "tags": {"plm.model": "xlnet"}, "params": {}, "metrics": {}, "samples": []}
 
 
-def records(folder, champion, quantity="bits_per_byte", nats=20.0, **known):
+def records(folder, champion, quantity="bits_per_byte", nats=20.0, **facts):
     """What a version's description and page say, of a challenger of which this is known."""
     evidence(folder, "new", 10.0)
     evidence(folder, "old", nats, quantity=quantity)
-    sides = [SIDE | {"version": "1", "run": ""}, SIDE | known]
+    sides = [SIDE | {"version": "1", "run": ""}, SIDE | facts]
     (folder / "about.json").write_text(json.dumps({"experiment": "7", "sides": sides if champion else sides[1:]}))
     side = ["--champion", "old"] if champion else []
     done = gate(folder, "--challenger", "new", *side, "--about", "about.json")
@@ -136,8 +136,8 @@ def records(folder, champion, quantity="bits_per_byte", nats=20.0, **known):
 
 
 def test_a_record_has_both_sides_and_what_is_not_known(tmp_path):
-    known = {"metrics": {"parameters": 1234567, "seconds": 90.0}, "params": {"device": "some CPU"}}
-    text, page = records(tmp_path, True, **known)
+    facts = {"metrics": {"parameters": 1234567, "seconds": 90.0}, "params": {"device": "some CPU"}}
+    text, page = records(tmp_path, True, **facts)
     assert text.startswith(
         "Passed by the gate, compared on the same examples with version 1, the champion at that time"
     )

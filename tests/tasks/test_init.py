@@ -65,12 +65,12 @@ def test_rules_that_take_much_of_the_text_are_dropped_and_others_stay(folder):
 
 def test_long_documents_keep_the_rules_and_another_language_is_kept(folder):
     write(folder, 30, SENTENCE * 9)
-    found = proposed(folder, survey(folder))
-    assert not [name for name in found if name.startswith("clean")]
+    proposal = proposed(folder, survey(folder))
+    assert not [name for name in proposal if name.startswith("clean")]
     write(folder, 30, "Das Wetter war an jenem Tag schön, und so gingen wir lange am Fluss spazieren. " * 9)
-    found = proposed(folder, survey(folder))
-    assert found["clean.languages"] == {"keep": ["de"], "min_confidence": 0.5}
-    assert found["pairs.own-pairs.rules"] == ["word_order", "mentions"]
+    proposal = proposed(folder, survey(folder))
+    assert proposal["clean.languages"] == {"keep": ["de"], "min_confidence": 0.5}
+    assert proposal["pairs.own-pairs.rules"] == ["word_order", "mentions"]
 
 
 def test_the_sizes_follow_from_the_text(folder):

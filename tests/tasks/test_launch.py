@@ -19,14 +19,14 @@ if os.environ["RANK"] == "0":
 
 
 @pytest.mark.parametrize(
-    ("fails", "code", "said"),
+    ("fails", "code", "message"),
     [
         ("sys.exit(2)", 2, ""),
         ("raise ArithmeticError", 1, ""),
         ("os.kill(os.getpid(), signal.SIGKILL)", 75, "interrupted: a process was killed by signal 9"),
     ],
 )
-def test_the_status_is_that_of_the_process_that_failed(tmp_path, project, fails, code, said):
+def test_the_status_is_that_of_the_process_that_failed(tmp_path, project, fails, code, message):
     (tmp_path / "work.py").write_text(WORK.format(fails=fails))
     run = subprocess.run(
         [sys.executable, "-c", "from tasks.runtime.torchrun_launcher import launch; launch('work', [], 2)"],
@@ -36,7 +36,7 @@ def test_the_status_is_that_of_the_process_that_failed(tmp_path, project, fails,
         text=True,
     )
     assert run.returncode == code, run.stderr
-    assert said in run.stderr
+    assert message in run.stderr
 
 
 @pytest.mark.parametrize("kind", [UserError, BudgetSpent])

@@ -44,14 +44,14 @@ def kept(stage="pretrain-gpt"):
 def rows():
     """The rows of the page's two tables by training run, each a dict by the headings of both."""
     meters()
-    found = {}
+    by_run = {}
     for line in re.findall(r"<tr>.*?</tr>", (paths.METERS / "index.html").read_text(), re.DOTALL):
         row = [re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<(?:th|td).*?>(.*?)</t[hd]>", line, re.DOTALL)]
         if row[0] == "training run":
             heads = row
         else:
-            found.setdefault(row[0].partition(" ")[0], {}).update(zip(heads, row, strict=True))
-    return found
+            by_run.setdefault(row[0].partition(" ")[0], {}).update(zip(heads, row, strict=True))
+    return by_run
 
 
 def interrupted(now):
@@ -100,8 +100,8 @@ def test_what_is_not_known_is_absent(now):
         costs.add(4, 4000, bare, first=False)
         assert not {"joules", "cost", "bytes_seen", "mfu_measured", "mfu_datasheet"} & costs.points.keys()
         assert costs.note == "5,421 tokens/s, 1.5 GiB"
-    found = kept("finetune-gpt-sotu-era")
-    assert (found["joules"], found["cost"], found["mfu_measured"]) == (None, None, None)
+    record = kept("finetune-gpt-sotu-era")
+    assert (record["joules"], record["cost"], record["mfu_measured"]) == (None, None, None)
     row = rows()["finetune-gpt-sotu-era"]
     assert [row[head] for head in ("energy, kJ", "cost", "MFU (measured peak)", "MFU (datasheet peak)")] == ["–"] * 4
 
@@ -150,8 +150,8 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
         assert costs.points["joules"] == 760.0
         assert costs.points["bytes_seen"] == 5000.0
         now[0] += 11.0
-    found = kept()
-    assert (found["steps"], found["positions"], found["seconds"], found["finished"]) == (14, 5000, 111.0, True)
+    record = kept()
+    assert (record["steps"], record["positions"], record["seconds"], record["finished"]) == (14, 5000, 111.0, True)
     assert rows()["pretrain-gpt"]["training run"] == "pretrain-gpt"
     with pytest.raises(KeyboardInterrupt):
         interrupted(now)  # it has begun anew
@@ -177,9 +177,9 @@ def test_a_disk_that_takes_nothing_is_a_warning(now, capsys):
     with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
         costs.add(4, 4000, METERS, first=False)
     meters()
-    said = capsys.readouterr().err
-    assert said.startswith("warning: artifacts/meters: ")
-    assert said.endswith("; the page of the meters is not written\n")
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("warning: artifacts/meters: ")
+    assert stderr.endswith("; the page of the meters is not written\n")
 
 
 @pytest.mark.parametrize(

@@ -111,13 +111,13 @@ def prove(project, documents):
     section = {"reader": "folder", "input": "malformed", "max_quarantined": 1.0, "max_record_bytes": 30_000}
     project.change(sources={"own": section})
     project.run("tasks.stages.ingest", "own")
-    found = project.metrics("ingest-own")
+    metrics = project.metrics("ingest-own")
     kept = list(read_documents(project.root / "artifacts/corpus/raw/own.parquet"))
     quarantined = (project.root / "artifacts/corpus/quarantined/own.jsonl").read_text().splitlines()
     bad = [json.loads(line) for line in quarantined]
-    assert found["records_read"] == found["documents"] + found["quarantined"] == len(kept) + len(bad)
+    assert metrics["records_read"] == metrics["documents"] + metrics["quarantined"] == len(kept) + len(bad)
     reasons = Counter(row["reason"] for row in bad)
-    assert reasons == {k.removeprefix("quarantined_"): n for k, n in found.items() if k.startswith("quarantined_")}
+    assert reasons == {k.removeprefix("quarantined_"): n for k, n in metrics.items() if k.startswith("quarantined_")}
     files = {path.name for path in (project.root / "malformed").iterdir()}
     seen = {document.id.partition("/")[2].partition("#")[0] for document in kept}
     seen |= {row["place"].partition("/")[2].partition(":")[0].removesuffix(".gz") for row in bad}

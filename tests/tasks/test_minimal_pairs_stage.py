@@ -43,9 +43,9 @@ def test_each_text_has_the_likelihood_that_it_has_alone_whole_and_without_an_end
     loaded = SimpleNamespace(model=model, tokenizer=tokenizer, config=SimpleNamespace(objective=objective))
     texts = [" ".join(document.text.split()[: 3 + i]) for i, document in enumerate(documents[:8])]
     pairs = [Pair(str(i), texts[2 * i], texts[2 * i + 1]) for i in range(4)]
-    found = list(nats_of(loaded, pairs, LikelihoodConfig(stride=5, excerpt=3), device))
+    measured = list(nats_of(loaded, pairs, LikelihoodConfig(stride=5, excerpt=3), device))
     score = scorer_of(OBJECTIVES[objective].likelihood)
-    for nats, text in zip(np.ravel(found), texts, strict=True):
+    for nats, text in zip(np.ravel(measured), texts, strict=True):
         passage = replace(tokenized(text, tokenizer), ended=False)
         (alone,) = score(model, [passage], LikelihoodConfig(stride=5), device)
         assert nats == pytest.approx(alone.nats, rel=1e-9)
@@ -54,15 +54,15 @@ def test_each_text_has_the_likelihood_that_it_has_alone_whole_and_without_an_end
 
 def test_model_and_counting_are_asked_about_the_same_pairs(built):
     pairs = load_pairs(built.root / "artifacts/pairs/own-pairs.jsonl")
-    told, counted = rows(built.root / GPT), rows(built.root / NGRAM)
+    by_model, by_counting = rows(built.root / GPT), rows(built.root / NGRAM)
     fixed = ("id", "sha256", "group", "subset", "label", "score", "measured")
-    assert [[row[name] for name in fixed] for row in told] == [[row[name] for name in fixed] for row in counted]
-    assert [row["id"] for row in told] == [pair.id for pair in pairs]
-    assert [row["prediction"] for row in told] != [row["prediction"] for row in counted]
-    found = built.metrics("minimal-pairs-gpt-own-pairs")
-    assert found["score"] == read_task([built.root / GPT]).value
-    assert found["score_low"] < found["score"] < found["score_high"]
-    assert found["pairs"] == len(pairs) == built.metrics("pairs-own-pairs")["pairs"] > 50
+    assert [[row[name] for name in fixed] for row in by_model] == [[row[name] for name in fixed] for row in by_counting]
+    assert [row["id"] for row in by_model] == [pair.id for pair in pairs]
+    assert [row["prediction"] for row in by_model] != [row["prediction"] for row in by_counting]
+    metrics = built.metrics("minimal-pairs-gpt-own-pairs")
+    assert metrics["score"] == read_task([built.root / GPT]).value
+    assert metrics["score_low"] < metrics["score"] < metrics["score_high"]
+    assert metrics["pairs"] == len(pairs) == built.metrics("pairs-own-pairs")["pairs"] > 50
 
 
 def test_counting_is_asked_about_the_tokens_of_a_passage_and_no_end(built):
@@ -79,8 +79,8 @@ def test_the_report_has_a_row_a_paradigm(built):
     text = (built.root / "artifacts/report/report.md").read_text()
     section = text.partition("## Minimal pairs")[2].partition("\n## ")[0]
     assert "| paradigm | pairs | gpt | 5-gram (own) |" in section
-    found = built.metrics("minimal-pairs-gpt-own-pairs")
-    assert f"| **all** | {found['pairs']} | {found['score']:.3f} [" in section
+    metrics = built.metrics("minimal-pairs-gpt-own-pairs")
+    assert f"| **all** | {metrics['pairs']} | {metrics['score']:.3f} [" in section
     assert re.search(r"\| word order \| \d\d \| 0\.\d{3} \[0\.\d{3}, 0\.\d{3}\] \| 0\.", section)
     assert re.search(r"- gpt: [+-]0\.\d{3} \(", section)
 

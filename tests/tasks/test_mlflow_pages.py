@@ -36,7 +36,7 @@ def pages(small, server, monkeypatch):
         small.run("tasks.stages.pretrain", name, PLM_TRACKING="on")
     small.run("tasks.stages.finetune", "gpt", "next", "1", PLM_TRACKING="on")
     monkeypatch.chdir(small.root)
-    assert [each.version for each in promotion.register(small.root, Graph(small.root).stages, None)] == ["1", "2"]
+    assert [outcome.version for outcome in promotion.register(small.root, Graph(small.root).stages, None)] == ["1", "2"]
     wait_until(lambda: not any((small.root / "artifacts/journals").glob("*.jsonl")))
     with browser.Browser(4000, 2500) as page:  # the table draws the columns that have room
         yield lambda place, *shown: page.open(f"{server.address}/#{place}", *shown) or page
@@ -86,5 +86,5 @@ def test_the_pages_show_what_people_decide_by(pages):
     pages(report.removeprefix("#"), "report.html", "decision.html", "samples", "evidence")
     pages("/models/plm", "Each new checkpoint of the pipeline is a version here")
     run = client.get_run(client.get_model_version("plm", "2").run_id)
-    contexts = {tag.value for each in run.inputs.dataset_inputs for tag in each.tags if "context" in tag.key}
+    contexts = {tag.value for dataset in run.inputs.dataset_inputs for tag in dataset.tags if "context" in tag.key}
     assert contexts == {"train", "valid", "test", "examples"}

@@ -79,9 +79,9 @@ def kill(agent):
 
 def assert_same(project, undisturbed):
     """Weights within the rounding of float32 sums taken in another order, the same steps, nothing left."""
-    one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (undisturbed, project))
-    for name, weight in one.items():
-        torch.testing.assert_close(two[name], weight, rtol=1e-2, atol=1e-3)
+    first, second = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (undisturbed, project))
+    for name, weight in first.items():
+        torch.testing.assert_close(second[name], weight, rtol=1e-2, atol=1e-3)
     curves = [(p.root / "artifacts/curves/gpt.csv").read_text() for p in (undisturbed, project)]
     steps = [[line.split(",")[0] for line in curve.splitlines()] for curve in curves]
     assert steps[0] == steps[1]
@@ -91,8 +91,8 @@ def assert_same(project, undisturbed):
 
 def test_two_machines_train_what_one_process_trains(small, node, undisturbed):
     agents = [node(2, PLM_PARALLEL="fsdp") for _ in range(2)]
-    said = [finish(agent)[0] for agent in agents]
-    assert sum("80/80" in out for out in said) == 1, said
+    outputs = [finish(agent)[0] for agent in agents]
+    assert sum("80/80" in out for out in outputs) == 1, outputs
     assert_same(small, undisturbed)
 
 
@@ -137,9 +137,9 @@ def torchruns(project):
 
 
 def test_the_pipeline_places_and_joins_the_nodes_itself(small, pipeline, undisturbed):
-    said = pipeline()
-    assert "training on 2 nodes; starts when all of them have joined" in said
-    assert sum("80/80" in line for line in said) == 1
+    lines = pipeline()
+    assert "training on 2 nodes; starts when all of them have joined" in lines
+    assert sum("80/80" in line for line in lines) == 1
     assert_same(small, undisturbed)
     assert torchruns(small) == []
     assert not list((small.root / "artifacts/parts").glob("*.help"))
@@ -157,11 +157,11 @@ def test_the_pipeline_replaces_a_node_that_dies(small, pipeline, undisturbed):
 
     thread = threading.Thread(target=kill_one)
     thread.start()
-    said = pipeline()
+    lines = pipeline()
     thread.join()
     assert killed
-    assert any("a helping node ended with status" in line for line in said)
-    assert any("resumed; the last report was after step" in line for line in said)
+    assert any("a helping node ended with status" in line for line in lines)
+    assert any("resumed; the last report was after step" in line for line in lines)
     assert_same(small, undisturbed)
 
 

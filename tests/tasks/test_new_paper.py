@@ -77,9 +77,9 @@ def test_a_decoder_goes_from_text_to_a_score(small, objective):
     small.run("tasks.commands.check")
     small.run("tasks.stages.pretrain", "llama")
     small.run("tasks.stages.evaluate", "llama")
-    found = small.metrics("evaluate-llama")
-    assert 0 < found["bits_per_byte"] < 9
-    assert ("shifted_pseudo_bits_per_byte" in found) == (objective["name"] == "hybrid")
+    metrics = small.metrics("evaluate-llama")
+    assert 0 < metrics["bits_per_byte"] < 9
+    assert ("shifted_pseudo_bits_per_byte" in metrics) == (objective["name"] == "hybrid")
 
 
 def test_an_encoder_goes_from_text_to_a_classifier(small):

@@ -147,9 +147,9 @@ with tracked("silent", {}, {}) as t:
     assert done.returncode == 0
     assert done.stderr.count("\n") <= 2
     (journal,) = journals(folder)
-    found = [message for message, _ in messages(journal)]
-    steps = [message["points"][0][3] for message in found if message["kind"] == "metrics"]
-    assert (steps, found[-1]["kind"]) == (list(range(30_000)), "end")
+    entries = [message for message, _ in messages(journal)]
+    steps = [message["points"][0][3] for message in entries if message["kind"] == "metrics"]
+    assert (steps, entries[-1]["kind"]) == (list(range(30_000)), "end")
 
 
 ROOM_AGAIN = """

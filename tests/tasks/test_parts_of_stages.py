@@ -103,20 +103,20 @@ def test_of_a_source_that_is_read_in_parts_the_first_document_with_an_id_is_kept
     whole.change(sources={"own": section})
     first = write_records(whole.root / "records", random.Random(5))
     (whole.root / "small_parts.py").write_text(SMALL_PARTS)
-    one, three = whole.copied(tmp_path / "one"), whole.copied(tmp_path / "three")
+    one_core, three_cores = whole.copied(tmp_path / "one"), whole.copied(tmp_path / "three")
     whole.run("tasks.stages.ingest", "own")
-    for each, cores in ((one, "1"), (three, "3")):
-        finish(each.start("small_parts", "ingest", "ingest", "own", PLM_CORES=cores), 0)
+    for checkout, cores in ((one_core, "1"), (three_cores, "3")):
+        finish(checkout.start("small_parts", "ingest", "ingest", "own", PLM_CORES=cores), 0)
     table = "artifacts/corpus/raw/own.parquet"
-    assert len(list((one.root / table).iterdir())) > 1
+    assert len(list((one_core.root / table).iterdir())) > 1
     documents = list(read_documents(whole.root / table))
-    assert list(read_documents(one.root / table)) == documents
+    assert list(read_documents(one_core.root / table)) == documents
     assert {document.source for document in documents} == {"own"}
     assert {document.id.removeprefix("own/"): document.text for document in documents} == first
-    assert one.metrics("ingest-own") == whole.metrics("ingest-own")
-    assert sorted(quarantined(one)) == sorted(quarantined(whole))
-    assert {reason for _, reason, _ in quarantined(one)} == {"duplicate_id", "missing_id"}
-    assert one.files() == three.files()
+    assert one_core.metrics("ingest-own") == whole.metrics("ingest-own")
+    assert sorted(quarantined(one_core)) == sorted(quarantined(whole))
+    assert {reason for _, reason, _ in quarantined(one_core)} == {"duplicate_id", "missing_id"}
+    assert one_core.files() == three_cores.files()
 
 
 def contents(project):
@@ -129,20 +129,20 @@ def contents(project):
 
 @pytest.mark.slow
 def test_parts_and_processes_make_no_difference(project, tmp_path):
-    one, three = project.copied(tmp_path / "one"), project.copied(tmp_path / "three")
+    one_core, three_cores = project.copied(tmp_path / "one"), project.copied(tmp_path / "three")
     for stage in ("clean", "deduplicate", "tokenizer own", "pack own"):
         name, *arguments = stage.split()
         project.run(f"tasks.stages.{name}", *arguments)
-    for each, cores in ((one, "1"), (three, "3")):
-        shutil.copytree(project.root / "artifacts/tokenizers/own", each.root / "artifacts/tokenizers/own")
+    for checkout, cores in ((one_core, "1"), (three_cores, "3")):
+        shutil.copytree(project.root / "artifacts/tokenizers/own", checkout.root / "artifacts/tokenizers/own")
         for stage in STAGES:
-            run(each, stage, PLM_CORES=cores)
-    assert len(list((one.root / "artifacts/corpus/clean.parquet").iterdir())) > 4
+            run(checkout, stage, PLM_CORES=cores)
+    assert len(list((one_core.root / "artifacts/corpus/clean.parquet").iterdir())) > 4
     assert len(list((project.root / "artifacts/corpus/clean.parquet").iterdir())) == 1
-    assert contents(one) == contents(project)
+    assert contents(one_core) == contents(project)
     for level in ("documents", "paragraphs"):
         assert all(project.metrics("deduplicate")[f"removed_{level}_{kind}_duplicate"] for kind in ("exact", "near"))
-    assert one.files() == three.files()
+    assert one_core.files() == three_cores.files()
 
 
 def test_a_tokenizer_learns_from_as_much_text_as_it_may_and_says_so(project):
@@ -172,17 +172,17 @@ def test_what_of_the_examples_stands_in_any_part_of_the_text_is_found(small):
         write_documents(train, documents)
         assert len(pieces_of(train)) > 2
     small.run("tasks.stages.slices", "next")
-    found = (small.root / "artifacts/slices/next.csv").read_bytes()
+    expected = (small.root / "artifacts/slices/next.csv").read_bytes()
     (small.root / "artifacts/slices/next.csv").unlink()
     (small.root / "small_parts.py").write_text(SMALL_PARTS.replace("40_000", "20_000"))
     # Alone it takes half a second for each part, so that two are seen before the third is done and all are deleted.
     process = small.start("small_parts", "slices", "slices", "next", PLM_CORES="1", SLOW="0.5")
     wait_for_results(small, "slices-next", process, 2)
     finish(process, 0)
-    assert (small.root / "artifacts/slices/next.csv").read_bytes() == found
+    assert (small.root / "artifacts/slices/next.csv").read_bytes() == expected
     (small.root / "artifacts/slices/next.csv").unlink()
     finish(small.start("small_parts", "slices", "slices", "next", PLM_CORES="3"), 0)
-    assert (small.root / "artifacts/slices/next.csv").read_bytes() == found
+    assert (small.root / "artifacts/slices/next.csv").read_bytes() == expected
 
 
 def wait_for_results(project, stage, process, count):
@@ -196,8 +196,8 @@ def wait_for_results(project, stage, process, count):
 def test_whoever_is_killed_what_is_done_is_not_done_again_and_the_bytes_are_the_same(project, tmp_path, stage):
     calm = project.copied(tmp_path / "calm")
     if stage == "deduplicate":
-        for each in (calm, project):
-            run(each, "clean", PLM_CORES="1")
+        for checkout in (calm, project):
+            run(checkout, "clean", PLM_CORES="1")
     run(calm, stage, PLM_CORES="1")
     process = project.start("small_parts", stage, STAGES[stage], PLM_CORES="3", SLOW="0.7")
     wait_for_results(project, stage, process, 2)

@@ -28,9 +28,9 @@ def test_a_line_comes_every_few_seconds_and_at_the_end(monkeypatch, capsys):
     for done in range(1, 31):
         now += 1
         meter.update(done)
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in said] == [f"{done}/30" for done in (5, 10, 15, 20, 25, 30)]
-    assert "5/30 (17%), 25 s left" in said[0]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == [f"{done}/30" for done in (5, 10, 15, 20, 25, 30)]
+    assert "5/30 (17%), 25 s left" in lines[0]
 
 
 def test_what_comes_in_groups_is_estimated_by_all_groups_but_the_first(monkeypatch, capsys):

@@ -55,14 +55,14 @@ def result(project, client=None):
 
 def family(project):
     """Every process whose folder is this project's."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(project.root)):
-                found.append(process)
+                processes.append(process)
         except (psutil.Error, OSError):
             continue
-    return found
+    return processes
 
 
 def words(process):
@@ -115,8 +115,8 @@ def killed_again_and_again(project, kills, draw):
         if alive:
             # Each kind of process as often as the others, however many there are of it.
             kinds = {}
-            for each in alive:
-                kinds.setdefault(words(each), []).append(each)
+            for member in alive:
+                kinds.setdefault(words(member), []).append(member)
             kind = draw.choice(sorted(kinds))
             draw.choice(kinds[kind]).kill()
             who.append(kind)
@@ -140,22 +140,22 @@ def whole(ready, tmp_path_factory):
     assert settled(project) == 0
     leftovers(project.root)
     assert journals(project.root) == []
-    found = result(project)
-    assert twice(found) == []
-    return found
+    state = result(project)
+    assert twice(state) == []
+    return state
 
 
-def differences(whole, found):
+def differences(whole, state):
     """What is not as in an undisturbed run; of a stage that ran twice, each run has to be alike."""
     files, points, champion, decisions = whole
-    wrong = [name for name in files.keys() | found[0].keys() if files.get(name) != found[0].get(name)]
-    for name in points.keys() | found[1].keys():
+    wrong = [name for name in files.keys() | state[0].keys() if files.get(name) != state[0].get(name)]
+    for name in points.keys() | state[1].keys():
         (expected,) = points.get(name, [set()])
-        for measured in found[1].get(name, [set()]):
+        for measured in state[1].get(name, [set()]):
             changed = settled_points(expected) ^ settled_points(measured)
             wrong += [f"{name}: {changed}"] if changed else []
-    wrong += [f"champion {found[2]}"] if champion != found[2] else []
-    return wrong + ([f"decisions {found[3]}"] if decisions != found[3] else [])
+    wrong += [f"champion {state[2]}"] if champion != state[2] else []
+    return wrong + ([f"decisions {state[3]}"] if decisions != state[3] else [])
 
 
 def settled_points(points):
@@ -164,9 +164,9 @@ def settled_points(points):
     return {point for point in points if not any(word in point[0] for word in moving)}
 
 
-def twice(found):
+def twice(state):
     """The stages with two finished runs."""
-    return [name for name, runs in found[1].items() if len(runs) > 1]
+    return [name for name, runs in state[1].items() if len(runs) > 1]
 
 
 @pytest.mark.timeout(7200)
@@ -179,10 +179,10 @@ def test_processes_killed_at_random_change_no_byte_no_point_and_no_champion(read
         leftovers(project.root)
         done += len(who)
         left += behind
-        found = result(project)
-        wrong += differences(whole, found)
+        state = result(project)
+        wrong += differences(whole, state)
         # A pipeline that dies after a stage has ended and before DVC has recorded it runs that stage again.
-        again += twice(found)
+        again += twice(state)
         print(f"run {number}: killed {sorted(who)}")
     outcome = (
         f"{len(wrong)} differences in bytes, points, champion, ledger; {left} processes left; "
@@ -209,8 +209,8 @@ def test_an_outage_of_the_tracker_loses_no_point_and_doubles_none(ready, whole, 
     assert settled(project) == 0
     leftovers(project.root, MLFLOW_TRACKING_URI=server.address)
     assert journals(project.root) == []
-    found = result(project, client)
-    wrong = differences(whole, found) + twice(found)
+    state = result(project, client)
+    wrong = differences(whole, state) + twice(state)
     table("seconds without MLflow in the middle of a run", seconds, f"{len(wrong)} points lost, doubled or changed")
     assert wrong == []
 
@@ -236,9 +236,9 @@ def test_a_full_disk_under_each_stage_is_one_line_and_leaves_what_was_there(smal
     full = []
     for stage in Repo(str(small.root)).index.stages:
         _, _, *command = shlex.split(stage.cmd)
-        said, _ = small.run("tasks.stages.limited", *command, code=1)
-        lines = [line for line in said.splitlines() if not line.startswith("warning: ")]
-        assert len(lines) == 1, (stage.addressing, said)
+        stdout, _ = small.run("tasks.stages.limited", *command, code=1)
+        lines = [line for line in stdout.splitlines() if not line.startswith("warning: ")]
+        assert len(lines) == 1, (stage.addressing, stdout)
         assert re.match(r"error: .*File too large.*artifacts/", lines[0]), (stage.addressing, lines)
         assert small.files() == before, stage.addressing
         full.append(stage.addressing)

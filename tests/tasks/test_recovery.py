@@ -47,8 +47,8 @@ def test_a_tracking_server_that_is_not_there_costs_a_warning_and_no_byte(built, 
     _, err = small.run("tasks.stages.pretrain", "gpt", PLM_TRACKING="on", MLFLOW_TRACKING_URI="http://127.0.0.1:1")
     assert all(line.startswith("warning: MLflow: ") for line in err.splitlines())
     assert err.count("\n") <= 1, "at the end, unless that comes before the publisher has noticed"
-    said = small.root / "artifacts/journals/publisher.log"
-    wait_until(lambda: said.read_text().startswith("warning: MLflow: MlflowException: API request to "))
+    log = small.root / "artifacts/journals/publisher.log"
+    wait_until(lambda: log.read_text().startswith("warning: MLflow: MlflowException: API request to "))
     assert len(results(built)) == 6
     assert results(small) == results(built)
     assert small.files() == built.files()
@@ -88,8 +88,8 @@ def kill(project, paper, where, draw):
 def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_path, paper, kills):
     longer = {key.replace("gpt", paper): value for key, value in LONGER.items()}
     whole, project = (built.copied(tmp_path / name) for name in ("whole", "project"))
-    for each in (whole, project):
-        each.change(**longer)
+    for checkout in (whole, project):
+        checkout.change(**longer)
     whole.run("tasks.stages.pretrain", paper)
     draw = random.Random(paper)
     moments = ["steps", "snapshot", "start", "snapshot", "steps"] * (kills // 5)
@@ -97,9 +97,11 @@ def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_
     assert sum(kill(project, paper, where, draw) for where in moments) > 0
     project.run("tasks.stages.pretrain", paper)
     names = tuple(name.replace("gpt", paper) for name in OUTS)
-    expected, found = ({n: d for n, d in each.files().items() if n.startswith(names)} for each in (whole, project))
+    expected, actual = (
+        {n: d for n, d in checkout.files().items() if n.startswith(names)} for checkout in (whole, project)
+    )
     assert len(expected) == 6
-    assert found == expected
+    assert actual == expected
     assert not list((project.root / "artifacts/snapshots").glob("*"))
 
 
@@ -165,9 +167,9 @@ def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tm
     alone.run("tasks.stages.pretrain", "gpt", PLM_THREADS="1")
     _, err = small.run("tasks.stages.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1", PLM_PARALLEL="fsdp")
     assert not [line for line in err.splitlines() if "rror" in line], err
-    one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (alone, small))
-    for name, weight in one.items():
-        torch.testing.assert_close(two[name], weight, rtol=1e-2, atol=1e-3)
+    first, second = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (alone, small))
+    for name, weight in first.items():
+        torch.testing.assert_close(second[name], weight, rtol=1e-2, atol=1e-3)
     steps = [(p.root / "artifacts/curves/gpt.csv").read_text().count("\n") for p in (alone, small)]
     assert steps[0] == steps[1]
     assert not list((small.root / "artifacts/snapshots").glob("*"))

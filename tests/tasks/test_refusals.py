@@ -61,11 +61,11 @@ def test_a_parameter_file_that_cannot_be_used_is_refused_with_its_line(small, ch
     path.unlink()
     if (changed := change(text)) is not None:
         path.write_text(changed, errors="surrogateescape")
-    found = small.refused("tasks.stages.clean")
-    assert found.startswith(error)
+    message = small.refused("tasks.stages.clean")
+    assert message.startswith(error)
     if "      min: 3" in str(changed):
         line = changed.splitlines().index("      min: 2") + 1
-        assert f"params.yaml:{line}: min appears twice" in found
+        assert f"params.yaml:{line}: min appears twice" in message
 
 
 @pytest.mark.parametrize(

@@ -136,12 +136,12 @@ def reported(project):
 
 
 def test_the_models_are_described(page):
-    found = table(page, "## Models")
-    assert list(found) == list(MODELS)
-    assert found["wide"]["architecture"] == "gpt"
+    rows = table(page, "## Models")
+    assert list(rows) == list(MODELS)
+    assert rows["wide"]["architecture"] == "gpt"
     objectives = ["causal", "causal", "masked (next_sentence: true)", "permutation (predict: 6)"]
-    assert [row["objective"] for row in found.values()] == objectives
-    assert list(found["bert"].values())[3:] == ["12,345", "6,789", "987", "26"]
+    assert [row["objective"] for row in rows.values()] == objectives
+    assert list(rows["bert"].values())[3:] == ["12,345", "6,789", "987", "26"]
 
 
 def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page):
@@ -152,24 +152,24 @@ def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page)
         "mean order bits per byte": ["", "", "", "2.2500"] + [""] * 3,
         "perplexity per token": ["99.0", "37.0", "", ""] + [""] * 3,
     }
-    found = table(page, "## Held-out likelihood")
-    assert {name: [row[name] for row in found.values()] for name in columns} == columns
-    assert list(found) == [*MODELS, "*token frequencies (own)*", "*5-gram (own)*", "*PPMd, of 25.00% of the text*"]
+    rows = table(page, "## Held-out likelihood")
+    assert {name: [row[name] for row in rows.values()] for name in columns} == columns
+    assert list(rows) == [*MODELS, "*token frequencies (own)*", "*5-gram (own)*", "*PPMd, of 25.00% of the text*"]
     assert "has learned less than counting" in page
-    assert list(found["gpt"]) == ["model", *columns]
+    assert list(rows["gpt"]) == ["model", *columns]
     assert "compare within a column, never across" in page
     assert "of the first 17 tokens of each document only" in page
 
 
 def test_scores_have_their_spread_over_seeds_and_their_interval(page):
-    found = table(page, "## Fine-tuning")
-    assert list(found["gpt"]) == ["model", "sotu-era: accuracy", "next: accuracy", "mean"]
-    assert list(found) == [*MODELS, "words alone", "without reading"]
-    assert set(list(found["words alone"].values())[1:]) == {"0.650"}
-    assert found["bert"]["next: accuracy"].startswith("0.924 (0.914 to 0.934) [0.8")
-    assert found["bert"]["mean"] == "0.717"
-    assert set(list(found["without reading"].values())[1:]) == {"0.400"}
-    low, high = map(float, found["xlnet"]["sotu-era: accuracy"].partition("[")[2].strip("]").split(", "))
+    rows = table(page, "## Fine-tuning")
+    assert list(rows["gpt"]) == ["model", "sotu-era: accuracy", "next: accuracy", "mean"]
+    assert list(rows) == [*MODELS, "words alone", "without reading"]
+    assert set(list(rows["words alone"].values())[1:]) == {"0.650"}
+    assert rows["bert"]["next: accuracy"].startswith("0.924 (0.914 to 0.934) [0.8")
+    assert rows["bert"]["mean"] == "0.717"
+    assert set(list(rows["without reading"].values())[1:]) == {"0.400"}
+    low, high = map(float, rows["xlnet"]["sotu-era: accuracy"].partition("[")[2].strip("]").split(", "))
     assert low < 0.6 < 0.62 < high  # the means of both seeds: seeds are drawn too
     assert 0.06 < high - low < 0.12
 
@@ -186,10 +186,10 @@ def test_significantly_better_models_are_named(page):
 
 
 def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
-    one = table(page, "Does a passage that begins with B follow one of the same document that ends with A?\n")
-    assert one["bert"]["accuracy"] == "0.924 (0.914 to 0.934)"
-    assert one["bert"]["macro f1"] == "0.100 (0.100 to 0.100)"
-    assert (one["bert"]["test examples"], one["bert"]["best step, by seed"]) == ("1,000", "26, 26")
+    rows = table(page, "Does a passage that begins with B follow one of the same document that ends with A?\n")
+    assert rows["bert"]["accuracy"] == "0.924 (0.914 to 0.934)"
+    assert rows["bert"]["macro f1"] == "0.100 (0.100 to 0.100)"
+    assert (rows["bert"]["test examples"], rows["bert"]["best step, by seed"]) == ("1,000", "26, 26")
     assert (results.root / "artifacts/report/confusion-next.svg").exists()
 
 
@@ -199,18 +199,18 @@ def below(page, task, summary):
 
 
 def test_scores_on_slices_stand_side_by_side(page):
-    found = {
+    rows = {
         cells[2]: cells[3:]
         for cells in ([cell.strip() for cell in line.split("|")] for line in below(page, "next", "Slices").splitlines())
         if len(cells) > 3
     }
-    assert list(found)[2:] == [
+    assert list(rows)[2:] == [
         *("up to 1 words", "2 to 3 words", "4 to 5 words", "more than 5 words", "no subset", "late", "next", "other"),
         *("none", "half and more"),
     ]
-    assert found["slice"] == ["examples", *MODELS, ""]
-    assert found["half and more"] == ["19", *["too few"] * 4, ""]
-    examples, gpt, _, bert, _, _ = found["late"]
+    assert rows["slice"] == ["examples", *MODELS, ""]
+    assert rows["half and more"] == ["19", *["too few"] * 4, ""]
+    examples, gpt, _, bert, _, _ = rows["late"]
     assert examples == "500"
     # The first ones are right: of gpt 513 and 533 of all, of bert 914 and 934.
     assert gpt.startswith("0.046 [0.0")
@@ -218,14 +218,14 @@ def test_scores_on_slices_stand_side_by_side(page):
 
 
 def test_calibration_is_measured_and_drawn(results, page):
-    found = table(below(page, "sotu-era", "Calibration"), "")
+    rows = table(below(page, "sotu-era", "Calibration"), "")
     for model, (_, accuracy, _) in MODELS.items():
-        assert float(found[model]["accuracy"]) == pytest.approx(accuracy + 0.01, abs=0.001)
-    assert {row["mean confidence"] for row in found.values()} == {"0.750"}
+        assert float(rows[model]["accuracy"]) == pytest.approx(accuracy + 0.01, abs=0.001)
+    assert {row["mean confidence"] for row in rows.values()} == {"0.750"}
     # All that is said with less than a certain confidence is wrong: in bins, |1 - c| up to there, and c from there on.
     sure, right = 1 - np.arange(1000) / 2000, np.arange(1000) < 600
     far = np.abs(sure - right).reshape(10, 100).mean(axis=1)
-    assert float(found["xlnet"]["calibration error"]) == pytest.approx(far.mean(), abs=0.01)
+    assert float(rows["xlnet"]["calibration error"]) == pytest.approx(far.mean(), abs=0.01)
     assert (results.root / "artifacts/report/reliability-sotu-era.svg").read_text().startswith("<?xml")
 
 
@@ -250,11 +250,11 @@ def test_slices_of_other_examples_are_refused(project):
 
 
 def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):
-    found = table(page, "### sotu-era: accuracy")
-    assert list(found) == ["gpt", "without reading"]
-    assert list(found["gpt"]) == ["model", "shots", "sum", "per byte", "per token", "unconditional", "sum, all"]
-    assert list(found["gpt"].values())[1:] == ["2", *["0.700 [0.700, 0.700]"] * 4, "0.250"]
-    assert list(found["without reading"].values())[2:] == [*["0.375"] * 4, "0.400"]
+    rows = table(page, "### sotu-era: accuracy")
+    assert list(rows) == ["gpt", "without reading"]
+    assert list(rows["gpt"]) == ["model", "shots", "sum", "per byte", "per token", "unconditional", "sum, all"]
+    assert list(rows["gpt"].values())[1:] == ["2", *["0.700 [0.700, 0.700]"] * 4, "0.250"]
+    assert list(rows["without reading"].values())[2:] == [*["0.375"] * 4, "0.400"]
     assert "| gpt | 0 | 0.500 [0.500, 0.500] |" in page
     assert "| gpt | 2 | 14 | 14 | 14 | 14 | 14 |" in page
     assert "Options: 'ba' for before-1865, 'bo' for 1865-1944, 'ku' for from-1945." in page
@@ -265,9 +265,9 @@ def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_
 def test_evidence_of_a_seed_that_was_taken_out_is_not_read(project):
     project.change(finetune__seeds=[2])
     text = reported(project)
-    found = table(text, "## Fine-tuning")
-    assert found["bert"]["next: accuracy"].startswith("0.934 [")
-    assert found["bert"]["mean"] == "0.727"
+    rows = table(text, "## Fine-tuning")
+    assert rows["bert"]["next: accuracy"].startswith("0.934 [")
+    assert rows["bert"]["mean"] == "0.727"
 
 
 def test_samples_are_texts_or_filled_blanks(results, page):
@@ -312,9 +312,9 @@ def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(project, page):
     (project.root / "artifacts/slices/next.csv").unlink()
     text = reported(project)
     assert "*5-gram (own)*" not in text
-    found = table(text, "## Fine-tuning")
-    assert list(found["words alone"].values())[1:] == ["0.650", "-", "-"]
-    assert found["gpt"]["next: accuracy"] == table(page, "## Fine-tuning")["gpt"]["next: accuracy"]
+    rows = table(text, "## Fine-tuning")
+    assert list(rows["words alone"].values())[1:] == ["0.650", "-", "-"]
+    assert rows["gpt"]["next: accuracy"] == table(page, "## Fine-tuning")["gpt"]["next: accuracy"]
     assert "No baseline for next: the stage has no output." in text
     assert text.count("None: the stage `slices` has no output for this task.") == 1
     assert "No answers from gpt: the stage `fewshot` has no output." in text

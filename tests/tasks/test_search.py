@@ -44,8 +44,8 @@ def test_queries_of_a_table_of_ones_own(small):
     given = {"input": "data/faq", "kind": "search", "a": "asked", "b": "answer", "score": "recall_at_10"}
     small.change(examples={"faq": given})
     small.run("tasks.stages.examples", "faq")
-    found = small.metrics("examples-faq")
-    assert (found["test_examples"], found["test_passages"]) == (10, 5)
+    metrics = small.metrics("examples-faq")
+    assert (metrics["test_examples"], metrics["test_passages"]) == (10, 5)
     small.change(examples={"faq": given | {"labels": ["x"]}})
     assert "faq.labels: has no meaning for the kind search" in small.run("tasks.stages.examples", "faq", code=2)[1]
 
@@ -53,10 +53,10 @@ def test_queries_of_a_table_of_ones_own(small):
 def test_an_interrupted_embedding_goes_on_and_gives_the_same_bytes(small):
     texts = [{"id": f"t{i}", "text": "limu " * (1 + i % 400 // 399 * 200) + str(i)} for i in range(2500)]
     (small.root / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
-    said, _ = small.run(*EMBED, "whole.parquet")
-    assert "part 0: 1,024 texts\n" in said
-    assert "2,500 vectors of" in said
-    assert f"{sum(i % 400 == 399 for i in range(2500))} texts were cut" in said
+    stdout, _ = small.run(*EMBED, "whole.parquet")
+    assert "part 0: 1,024 texts\n" in stdout
+    assert "2,500 vectors of" in stdout
+    assert f"{sum(i % 400 == 399 for i in range(2500))} texts were cut" in stdout
     begun = small.start(*EMBED, "out.parquet")
     while not list(small.root.glob(".out.parquet.*/000000.parquet")):
         assert begun.poll() is None
@@ -75,6 +75,6 @@ def test_an_interrupted_embedding_goes_on_and_gives_the_same_bytes(small):
 
 def test_a_record_without_a_text_is_named(small):
     (small.root / "texts.jsonl").write_text('{"text": "ba"}\n{"text": ""}\n')
-    _, said = small.run(*EMBED, "out.parquet", code=2)
-    assert said == "error: texts.jsonl:2: nothing in the column 'text'; expected a text\n"
+    _, stderr = small.run(*EMBED, "out.parquet", code=2)
+    assert stderr == "error: texts.jsonl:2: nothing in the column 'text'; expected a text\n"
     assert not (small.root / "out.parquet").exists()

@@ -55,9 +55,9 @@ def test_a_row_is_what_was_read_and_its_documents_hold_it(trained, name):
     texts = {d.id: d for d in read_documents(trained.root / "artifacts/corpus/splits/train.parquet")}
     step, rows = (5, 4) if name in SECTIONS else (23, 8)
     out, _ = trained.run("tasks.commands.seen", name, f"--step={step}", "--rows=99", "--json")
-    found = json.loads(out)
-    assert (found["model"], found["step"], found["rows"], found["positions"]) == (name, step, rows, 29)
-    assert [row["row"] for row in found["shown"]] == list(range(rows))
+    report = json.loads(out)
+    assert (report["model"], report["step"], report["rows"], report["positions"]) == (name, step, rows, 29)
+    assert [row["row"] for row in report["shown"]] == list(range(rows))
     objective = SECTIONS.get(name, ("gpt", {"name": "causal"}, {}))[1]
     described = checkpoint.describe(trained.root / "artifacts/models" / name)
     config = checkpoint.shape(described.architecture, described.model, "x")
@@ -65,14 +65,14 @@ def test_a_row_is_what_was_read_and_its_documents_hold_it(trained, name):
     # The loop counts from 0, people and curves from 1.
     seed = LoopConfig(seed=3, steps=99, batch=rows, optimizer=OptimizerConfig(0.1, 5)).order_seed
     batch = batches.at(seed, step - 1)
-    for row in found["shown"]:
+    for row in report["shown"]:
         pieces = row["inputs"]
         assert pieces == [tokenizer.piece(token) for token in batch.inputs[row["row"]].tolist()]
         if objective["name"] != "causal":
-            for each in row["predicted"]:
-                pieces[each["position"]] = each["token"]
+            for prediction in row["predicted"]:
+                pieces[prediction["position"]] = prediction["token"]
         else:
-            following = {each["position"]: each["token"] for each in row["predicted"]}
+            following = {prediction["position"]: prediction["token"] for prediction in row["predicted"]}
             assert all(following.get(i, piece) == piece for i, piece in enumerate(pieces[1:]) if piece not in PIECES)
         assert len(row["predicted"]) == int((batch.targets[row["row"]] >= 0).sum())
         follows = int(batch.following[row["row"]]) == FOLLOWS if name == "bert" else None

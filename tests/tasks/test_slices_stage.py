@@ -12,23 +12,23 @@ def test_a_row_stands_for_every_test_example(built):
     for name in ("sotu-era", "next"):
         task = TASKS[name].task
         examples = read_examples(built.root / f"artifacts/examples/{name}/test.jsonl", task)
-        found = read_slices(built.root / f"artifacts/slices/{name}.csv")
-        assert list(found) == [e.id for e in examples]
-        assert [f.words for f in found.values()] == [len(f"{e.a} {e.b or ''}".split()) for e in examples]
+        slices = read_slices(built.root / f"artifacts/slices/{name}.csv")
+        assert list(slices) == [e.id for e in examples]
+        assert [f.words for f in slices.values()] == [len(f"{e.a} {e.b or ''}".split()) for e in examples]
         counted = built.metrics(f"slices-{name}")
         assert counted["test_examples"] == len(examples)
-        assert counted["overlapping"] == sum(f.overlap > 0 for f in found.values())
-        assert counted["contaminated"] == sum(f.overlap >= 0.5 for f in found.values())
+        assert counted["overlapping"] == sum(f.overlap > 0 for f in slices.values())
+        assert counted["contaminated"] == sum(f.overlap >= 0.5 for f in slices.values())
 
 
 def test_an_example_out_of_the_training_text_is_found(small):
     """Among the test examples, a paragraph that occurs in the training split: after an edit of the corpus, say."""
     train = next(iter(read_documents(small.root / "artifacts/corpus/splits/train.parquet")))
     folder, task = small.root / "artifacts/examples/sotu-era", TASKS["sotu-era"].task
-    known, new = train.text.split("\n\n")[0], "One two three."
-    write_examples(folder / "test.jsonl", [Example("known", known, None, 0), Example("new", new, None, 1)], task)
+    seen, new = train.text.split("\n\n")[0], "One two three."
+    write_examples(folder / "test.jsonl", [Example("known", seen, None, 0), Example("new", new, None, 1)], task)
     (folder / "SHA256SUMS").unlink()
     write_checksums(folder)
     small.run("tasks.stages.slices", "sotu-era")
-    found = read_slices(small.root / "artifacts/slices/sotu-era.csv")
-    assert {name: f.overlap for name, f in found.items()} == {"known": 1.0, "new": 0.0}
+    slices = read_slices(small.root / "artifacts/slices/sotu-era.csv")
+    assert {name: f.overlap for name, f in slices.items()} == {"known": 1.0, "new": 0.0}

@@ -64,10 +64,10 @@ def test_every_record_document_and_paragraph_is_kept_or_removed(built, documents
     removed = {name: list(read_removals(corpus / f"removed/{name}.parquet")) for name in ("clean", "deduplicate")}
     for metrics, name in ((cleaned, "clean"), (left, "deduplicate")):
         counted = {rule: n for rule, n in metrics.items() if rule.startswith("removed_") and n}
-        found = Counter(
+        by_rule = Counter(
             f"removed_{'documents' if r.paragraph is None else 'paragraphs'}_{r.rule}" for r in removed[name]
         )
-        assert {rule: n for rule, n in counted.items() if rule.count("_") > 1} == found
+        assert {rule: n for rule, n in counted.items() if rule.count("_") > 1} == by_rule
     splits = {n: list(read_documents(corpus / f"splits/{n}.parquet")) for n in ("train", "valid", "test")}
     kept = [d for split in splits.values() for d in split]
     gone = [r.document for rows in removed.values() for r in rows if r.paragraph is None]
@@ -108,15 +108,15 @@ def test_the_corpus_is_read_by_the_tools_that_people_use(built):
 
 
 def test_the_metrics_of_evaluate_are_the_sums_of_its_evidence(built):
-    evidence, found = rows(built, "artifacts/evidence/gpt/likelihood.csv"), built.metrics("evaluate-gpt")
+    evidence, metrics = rows(built, "artifacts/evidence/gpt/likelihood.csv"), built.metrics("evaluate-gpt")
     texts = {d.id: d.text for d in read_documents(built.root / "artifacts/corpus/splits/test.parquet")}
     assert {row["id"]: row["sha256"] for row in evidence} == {
         i: hashlib.sha256(text.encode()).hexdigest() for i, text in texts.items()
     }
     assert {row["id"]: int(row["bytes"]) for row in evidence} == {i: len(text.encode()) for i, text in texts.items()}
     nats, size = math.fsum(float(row["nats"]) for row in evidence), sum(int(row["bytes"]) for row in evidence)
-    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
-    assert found["tokens"] == sum(int(row["tokens"]) for row in evidence)
+    assert metrics["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
+    assert metrics["tokens"] == sum(int(row["tokens"]) for row in evidence)
     assert {row["quantity"] for row in evidence} == {"bits_per_byte"}
 
 
@@ -124,10 +124,10 @@ def test_the_metrics_of_evaluate_are_the_sums_of_its_evidence(built):
 @pytest.mark.parametrize("task", ["sotu-era", "next"])
 def test_the_metrics_of_finetune_are_those_of_its_evidence(built, task, seed):
     evidence = rows(built, f"artifacts/evidence/gpt/{task}.{seed}.csv")
-    found = built.metrics(f"finetune-gpt-{task}-{seed}")
-    assert found["examples"] == len(evidence) == 37
+    metrics = built.metrics(f"finetune-gpt-{task}-{seed}")
+    assert metrics["examples"] == len(evidence) == 37
     accuracy = sum(r["label"] == r["prediction"] for r in evidence) / 37
-    assert found["score"] == found["accuracy"] == pytest.approx(accuracy)
+    assert metrics["score"] == metrics["accuracy"] == pytest.approx(accuracy)
     config = json.loads((built.root / f"artifacts/finetuned/gpt-{task}-{seed}/config.json").read_text())
     assert config["head"]["task"] == task
     assert {(r["subset"], r["score"]) for r in evidence} == {("", "accuracy")}
@@ -136,17 +136,17 @@ def test_the_metrics_of_finetune_are_those_of_its_evidence(built, task, seed):
 
 
 def test_the_curve_and_the_metrics_of_pretrain_agree(built):
-    curve, found = rows(built, "artifacts/curves/gpt.csv"), built.metrics("pretrain-gpt")
+    curve, metrics = rows(built, "artifacts/curves/gpt.csv"), built.metrics("pretrain-gpt")
     assert [int(row["step"]) for row in curve] == list(range(2, 27, 2))
     valid = {int(row["step"]): float(row["valid_loss"]) for row in curve if row["valid_loss"]}
     assert list(valid) == [6, 12, 18, 24, 26]
-    assert found["best_step"] == min(valid, key=valid.get)
+    assert metrics["best_step"] == min(valid, key=valid.get)
     kept = {int(row["step"]): row["best"] for row in curve}
-    assert kept == {step: str(int(step == found["best_step"])) if step in valid else "" for step in kept}
-    assert found["valid_loss"] == min(valid.values())
-    assert found["predictions"] == found["positions"] == 26 * 8 * 29
+    assert kept == {step: str(int(step == metrics["best_step"])) if step in valid else "" for step in kept}
+    assert metrics["valid_loss"] == min(valid.values())
+    assert metrics["predictions"] == metrics["positions"] == 26 * 8 * 29
     config = json.loads((built.root / "artifacts/models/gpt/config.json").read_text())
-    assert (config["step"], config["valid_nats"]) == (found["best_step"], found["valid_loss"])
+    assert (config["step"], config["valid_nats"]) == (metrics["best_step"], metrics["valid_loss"])
 
 
 def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(built):
@@ -201,7 +201,7 @@ def test_evidence_tells_results_of_other_rules_apart(built, small):
             (rule,) = {row["measured"] for row in csv.DictReader(file)}
         return rule
 
-    found = {"likelihood": set(), "sotu-era.1": set()}
+    rules_by_name = {"likelihood": set(), "sotu-era.1": set()}
     evidence = ("--checkpoint", "artifacts/models/gpt", "--evidence", "elsewhere")
     for change in (
         {"finetune__seeds": [1]},
@@ -211,9 +211,9 @@ def test_evidence_tells_results_of_other_rules_apart(built, small):
         small.change(**change)
         small.run("tasks.stages.evaluate", "gpt", *evidence)
         small.run("tasks.stages.finetune", "gpt", "sotu-era", *evidence)
-        for name, rules in found.items():
+        for name, rules in rules_by_name.items():
             rules.add(measured(name))
-    assert {name: len(rules) for name, rules in found.items()} == {"likelihood": 2, "sotu-era.1": 2}
+    assert {name: len(rules) for name, rules in rules_by_name.items()} == {"likelihood": 2, "sotu-era.1": 2}
 
 
 def test_generate_streams_the_continuation_that_evaluation_sampled(small):

@@ -20,8 +20,8 @@ STILL = {"learning_rate": 1e-30, "warmup_steps": 1, "weight_decay": 0.0}
 
 def imported(small, folder):
     """Import a folder as ``mine``; what the command says to add to the model's section, and to ``tokenizers``."""
-    said, _ = small.run("tasks.commands.import_", folder, "--name", "mine")
-    parts = said.split("add to its section of params.yaml:\n")[1]
+    stdout, _ = small.run("tasks.commands.import_", folder, "--name", "mine")
+    parts = stdout.split("add to its section of params.yaml:\n")[1]
     return map(yaml.safe_load, parts.split("and its tokenizer, a section of tokenizers that `models` names:\n"))
 
 

@@ -34,10 +34,10 @@ def study(tmp_path) -> optuna.Study:
 
 def page(folder, study, direction="lower", most=None):
     """The page that a sweep with the first trials has."""
-    trials = [vars(each) for each in ended(study)][:most]
+    trials = [vars(trial) for trial in ended(study)][:most]
     space = {"a.x": {"low": 0.0, "high": 6.0}, "a.k": ["one", "two|three"]}
-    found = {"metric": "train/loss", "direction": direction, "space": space, "seconds": 90.0, "trials": trials}
-    (folder / "trials.json").write_text(json.dumps(found))
+    sweep = {"metric": "train/loss", "direction": direction, "space": space, "seconds": 90.0, "trials": trials}
+    (folder / "trials.json").write_text(json.dumps(sweep))
     (folder / "winner.diff").write_text("-  x: 1\n+  x: <b>\n")
     done = subprocess.run(
         [sys.executable, "-m", "tasks.commands.sweep_page", str(folder)], capture_output=True, text=True

@@ -24,10 +24,10 @@ def test_trials_run_what_has_changed_and_their_runs_are_below_the_sweep_s(small)
     git(small.root, "commit", "-qm", "one")
     uri = f"sqlite:///{small.root}/artifacts/mlflow/mlflow.db"
     before = small.metrics("pretrain-gpt")
-    said, _ = small.run("flows.cli", "sweep", "--jobs", "2", PLM_TRACKING="on", MLFLOW_TRACKING_URI=uri)
+    stdout, _ = small.run("flows.cli", "sweep", "--jobs", "2", PLM_TRACKING="on", MLFLOW_TRACKING_URI=uri)
     assert small.metrics("pretrain-gpt") == before
     trials = json.loads((small.root / "artifacts/sweeps/sweep/trials.json").read_text())["trials"]
-    assert [trial["state"] for trial in trials] == ["complete"] * 2, said
+    assert [trial["state"] for trial in trials] == ["complete"] * 2, stdout
     # The first is what params.yaml has: nothing had to run, and the result is the same to the digit.
     assert trials[0]["value"] == before["valid_loss"] != trials[1]["value"]
     ran = (small.root / "artifacts/sweeps/sweep/trials/1.log").read_text()

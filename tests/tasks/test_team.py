@@ -51,8 +51,8 @@ def free_ports(many):
         except OSError:
             continue
         finally:
-            for each in taken:
-                each.close()
+            for listener in taken:
+                listener.close()
 
 
 def start(folder):
@@ -92,8 +92,8 @@ def team():
         prepare.prepare(folder, "localhost", free_ports(len(prepare.PORTS)), "internal")
         servers = start(folder)
         try:
-            said = "the team's servers answer: MLflow https://localhost:"
-            assert any(line.startswith(said) for line in servers.stdout)
+            prefix = "the team's servers answer: MLflow https://localhost:"
+            assert any(line.startswith(prefix) for line in servers.stdout)
             yield folder, servers
         finally:
             end(servers)
@@ -130,8 +130,8 @@ with get_client(sync_client=True) as client:
     print(*(run.state.type.value for run in client.read_flow_runs()))
 """
     environment = {**os.environ, **writer}
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    return said.stdout.split()
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()
 
 
 def reads_what_was_made():
@@ -184,7 +184,7 @@ def nobody_gets_in_without_a_password(reader, prefect):
 
 
 def no_password_is_shown(folder, processes):
-    commands = " ".join(" ".join(each.cmdline()) for each in processes)
+    commands = " ".join(" ".join(process.cmdline()) for process in processes)
     assert "postgres" in commands
     words = json.loads((folder / "secrets/passwords.json").read_text()).values()
     assert not [word for word in words if word in commands]
@@ -193,16 +193,16 @@ def no_password_is_shown(folder, processes):
     assert [place.name for place in places if place.stat().st_mode & 0o11] == ["postgres"]  # all inside is closed
     listening = {
         connection.laddr.ip
-        for each in processes
-        if each.name() != "caddy"
-        for connection in each.net_connections()
+        for process in processes
+        if process.name() != "caddy"
+        for connection in process.net_connections()
         if connection.status == psutil.CONN_LISTEN
     }
     assert listening == {"127.0.0.1"}
 
 
 def a_server_that_dies_comes_back(folder, processes, reader):
-    (database,) = (each for each in processes if each.name() == "postgres" != each.parent().name())
+    (database,) = (process for process in processes if process.name() == "postgres" != process.parent().name())
     database.kill()
     wait_until(lambda: not database.is_running())
 

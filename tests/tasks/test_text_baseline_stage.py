@@ -27,32 +27,32 @@ def test_the_figures_are_of_the_documents_that_models_are_measured_on(built):
         list(read_documents(built.root / f"artifacts/corpus/splits/{split}.parquet")) for split in ("train", "test")
     )
     tokenizer = checkpoint.load(built.root / "artifacts/models/gpt").tokenizer
-    learned, asked = (
+    learned, tested = (
         [EOS, *(i for d in documents for i in (*tokenizer.encode(d.text), EOS))] for documents in (train, test)
     )
     size = sum(len(document.text.encode()) for document in test)
-    found = built.metrics("text-baseline-own")
+    metrics = built.metrics("text-baseline-own")
     for order, name in ((1, "unigram"), (5, "ngram")):
-        nats = NGrams(np.array(learned), order, 307).nats(np.array(asked)).sum()
-        assert found[f"{name}_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
+        nats = NGrams(np.array(learned), order, 307).nats(np.array(tested)).sum()
+        assert metrics[f"{name}_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
     before, text = ("\n\n".join(document.text for document in documents).encode() for documents in (train, test))
-    assert found["ppmd_bits_per_byte"] == bits_after(before, text) / len(text)
-    assert "ppmd_share" not in found
-    assert found["bytes"] == size == built.metrics("evaluate-gpt")["bytes"]
-    assert found["train_documents"] == len(train)
-    assert found["ngram_bits_per_byte"] < found["unigram_bits_per_byte"]
-    told = rows(built.root / EVIDENCE)
-    assert [row["id"] for row in told] == [document.id for document in test]
-    assert [int(row["tokens"]) for row in told] == [len(tokenized(d.text, tokenizer).ids) + 1 for d in test]
-    bits = math.fsum(float(row["nats"]) for row in told) / math.log(2) / size
-    assert found["ngram_bits_per_byte"] == pytest.approx(bits, rel=1e-12)
+    assert metrics["ppmd_bits_per_byte"] == bits_after(before, text) / len(text)
+    assert "ppmd_share" not in metrics
+    assert metrics["bytes"] == size == built.metrics("evaluate-gpt")["bytes"]
+    assert metrics["train_documents"] == len(train)
+    assert metrics["ngram_bits_per_byte"] < metrics["unigram_bits_per_byte"]
+    evidence = rows(built.root / EVIDENCE)
+    assert [row["id"] for row in evidence] == [document.id for document in test]
+    assert [int(row["tokens"]) for row in evidence] == [len(tokenized(d.text, tokenizer).ids) + 1 for d in test]
+    bits = math.fsum(float(row["nats"]) for row in evidence) / math.log(2) / size
+    assert metrics["ngram_bits_per_byte"] == pytest.approx(bits, rel=1e-12)
 
 
 def test_a_model_is_compared_with_it_by_the_same_rules(built):
     columns = ("id", "sha256", "bytes", "tokens", "quantity", "measured")
-    told = rows(built.root / EVIDENCE), rows(built.root / "artifacts/evidence/gpt/likelihood.csv")
-    one, other = ([[row[name] for name in columns] for row in table] for table in told)
-    assert one == other
+    tables = rows(built.root / EVIDENCE), rows(built.root / "artifacts/evidence/gpt/likelihood.csv")
+    first, second = ([[row[name] for name in columns] for row in table] for table in tables)
+    assert first == second
 
 
 def test_the_compressor_reads_evenly_spread_documents_where_not_all_fit(monkeypatch):
@@ -69,17 +69,17 @@ def test_of_a_large_text_only_the_first_documents_are_read(small):
     """As many for the 5-gram as for the compressor."""
     whole = small.metrics("text-baseline-own")
     path = small.root / "tasks/stages/text_baseline.py"
-    found = []
+    measured = []
     for most in (1, 9_999):
         path.write_text(re.sub("MOST = .*", f"MOST = {most}", path.read_text()))
         small.run("tasks.stages.text_baseline", "own")
-        found.append(small.metrics("text-baseline-own"))
-    least, found = found
+        measured.append(small.metrics("text-baseline-own"))
+    least, larger = measured
     assert least["train_documents"] == 1
     train = [len(d.text.encode()) for d in read_documents(small.root / "artifacts/corpus/splits/train.parquet")]
-    assert found["train_documents"] == int((np.cumsum(train) <= 9_999).sum()) < whole["train_documents"]
+    assert larger["train_documents"] == int((np.cumsum(train) <= 9_999).sum()) < whole["train_documents"]
     for name in ("ngram_bits_per_byte", "ppmd_bits_per_byte"):
-        assert len({least[name], found[name], whole[name]}) == 3
+        assert len({least[name], larger[name], whole[name]}) == 3
     first = next(read_documents(small.root / "artifacts/corpus/splits/train.parquet")).text.encode()
     test = "\n\n".join(d.text for d in read_documents(small.root / "artifacts/corpus/splits/test.parquet")).encode()
     assert least["ppmd_bits_per_byte"] == bits_after(first, test) / len(test)

@@ -43,9 +43,9 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
     assert {path.name for path in folder.iterdir()} == {"tokenizer.json", "SHA256SUMS"}
     tokenizer = open_tokenizer(folder)
     assert tokenizer.kind == kind
-    found = small.metrics("evaluate-gpt")
+    metrics = small.metrics("evaluate-gpt")
     quantity = "lossy_bits_per_byte" if kind == "wordpiece" else "bits_per_byte"
-    assert {name for name in found if name.endswith("bits_per_byte")} == {quantity}
+    assert {name for name in metrics if name.endswith("bits_per_byte")} == {quantity}
     with (small.root / "artifacts/evidence/gpt/likelihood.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     # What a lossy tokenizer drops is compared with what the same one drops.
@@ -54,8 +54,8 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
     held_out = texts(small, "test")
     assert [int(row["bytes"]) for row in rows] == [len(text.encode()) for text in held_out]
     ids = [i for text in held_out for i in tokenizer.encode(text)]
-    assert found.get("unknown_rate", 0.0) == ids.count(UNK) / len(ids)
-    assert ("unknown_rate" in found) == (kind == "wordpiece")
+    assert metrics.get("unknown_rate", 0.0) == ids.count(UNK) / len(ids)
+    assert ("unknown_rate" in metrics) == (kind == "wordpiece")
     report = (small.root / "artifacts/report/report.md").read_text()
     assert ("**Lossy**" in report) == (kind == "wordpiece")
     sample = json.loads((small.root / "artifacts/samples/gpt.json").read_text())[0]
@@ -75,15 +75,15 @@ def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
     before = built.files()
     command = ("tasks.commands.compare_tokenizers", "307", "99", "50000")
     out, _ = built.run(*command, "--json")
-    found = json.loads(out)
-    rows = {(row["kind"], row["vocab_size"]): row for row in found["tokenizers"]}
+    comparison = json.loads(out)
+    rows = {(row["kind"], row["vocab_size"]): row for row in comparison["tokenizers"]}
     assert set(rows) == {(kind, size) for kind in NOT_LEARNED for size in (307, 99, 50_000)}
     own = built.metrics("tokenizer-own")
     assert {name: rows["bpe", 307][name] for name in NUMBERS} | {"learned_share": 1.0} == own
     for kind in NOT_LEARNED:
         assert "more than this corpus supports; expected at most" in rows[kind, 50_000]["refused"]
         assert ("refused" in rows[kind, 99]) == (kind != "wordpiece")
-        assert list(rows[kind, 307]["splits"]) == found["words"]
+        assert list(rows[kind, 307]["splits"]) == comparison["words"]
     assert rows["wordpiece", 307]["splits"] != rows["bpe", 307]["splits"]
     table, _ = built.run(*command, "--kind", "bpe", "--kind", "wordpiece", COLUMNS="80")
     assert "expected more than 264" in table

@@ -144,9 +144,9 @@ def test_a_point_that_mlflow_refuses_does_not_keep_the_others(folder):
         MLFLOW_TRACKING_URI="http://127.0.0.1:9",
     )
     wait_until(lambda: not publishers_of(folder))
-    said = leftovers(folder)
-    assert said.startswith("warning: MLflow: refuses b*d: MlflowException: Invalid ")
-    assert said.count("\n") == 1
+    stderr = leftovers(folder)
+    assert stderr.startswith("warning: MLflow: refuses b*d: MlflowException: Invalid ")
+    assert stderr.count("\n") == 1
     (run,) = runs_of(client_of(folder))
     assert (run.info.status, run.data.metrics) == ("FINISHED", {"good": 1.0, "too": 3.0})
 
@@ -220,25 +220,25 @@ def test_a_wrong_section_of_params_costs_one_line(folder, params, missing):
 
 def test_git_state_is_on_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    known = {"plm.host": socket.gethostname(), "mlflow.source.name": "plm run", "mlflow.source.type": "LOCAL"}
-    assert origin("plm run") == known | {"git.dirty": "unknown"}
+    tags = {"plm.host": socket.gethostname(), "mlflow.source.name": "plm run", "mlflow.source.type": "LOCAL"}
+    assert origin("plm run") == tags | {"git.dirty": "unknown"}
     for name in ("dvc.lock", "params.yaml"):
         (tmp_path / name).write_text("a")
     git = ["git", "-c", "user.email=a@example.org", "-c", "user.name=a"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *command], check=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    known |= {"mlflow.source.git.commit": head, "git.commit": head}
+    tags |= {"mlflow.source.git.commit": head, "git.commit": head}
     (tmp_path / "dvc.lock").write_text("b")  # the pipeline writes this itself
-    assert origin("plm run") == known | {"git.dirty": "false"}
+    assert origin("plm run") == tags | {"git.dirty": "false"}
     (tmp_path / "params.yaml").write_text("b")
-    assert origin("plm run") == known | {"git.dirty": "true"}
+    assert origin("plm run") == tags | {"git.dirty": "true"}
 
 
 def test_data_sets_say_which_part_of_the_data_they_are():
     places = ("artifacts/corpus/splits/test.parquet", "artifacts/examples/next", "artifacts/tokens", "my/texts", ".")
     logged = datasets(dict.fromkeys(places, "f" * 64))
-    contexts = [{tag.key: tag.value for tag in each.tags}["mlflow.data.context"] for each in logged]
+    contexts = [{tag.key: tag.value for tag in dataset.tags}["mlflow.data.context"] for dataset in logged]
     assert contexts == ["test", "examples", "tokens", "input", "input"]
 
 

@@ -18,7 +18,7 @@ from plm_core.benchmarks.pair_sets import (
     read_pairs,
     write_pairs,
 )
-from plm_core.config import UserError
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.document import Document, write_documents
 
 TEXT = """The state of the union is strong and we have seen that these laws were good, for in 1856 Mexico was not the
@@ -216,3 +216,9 @@ def test_a_damaged_file_of_the_stage_names_its_line(tmp_path):
     path.write_text(path.read_text() + '{"id": 1\n')
     with pytest.raises(UserError, match=r"own\.jsonl:2: .*expected a pair; restore it"):
         load_pairs(path)
+
+
+def test_a_parameter_with_its_old_name_is_refused_with_the_new_one():
+    old = {"input": "splits", "rules": ["word_order"], "each": 3}
+    with pytest.raises(UserError, match=r"^pairs\.own\.each: unknown parameter; its name is now 'per_paradigm'$"):
+        from_dict(PairsConfig, old, "pairs.own")

@@ -121,27 +121,27 @@ def test_the_head_begins_small_and_the_loss_near_the_logarithm_of_the_classes(ma
 @EACH
 def test_a_number_is_predicted_by_squared_errors(make_classifier, device, paper):
     model, some = make_classifier(paper, kind="regression").eval(), rows(13)
-    some = [one._replace(label=one.label / 7) for one in some]
-    found = predict(model, some, 5, device.device)
+    some = [row._replace(label=row.label / 7) for row in some]
+    predicted = predict(model, some, 5, device.device)
     outputs = model(collate(some))
     assert outputs.shape == (13, 1)
-    assert found.answers == pytest.approx(outputs[:, 0].tolist(), rel=1e-12)
-    errors = [(answer - one.label) ** 2 for answer, one in zip(found.answers, some, strict=True)]
-    assert found.loss == pytest.approx(sum(errors) / 13, rel=1e-6)
+    assert predicted.answers == pytest.approx(outputs[:, 0].tolist(), rel=1e-12)
+    errors = [(answer - row.label) ** 2 for answer, row in zip(predicted.answers, some, strict=True)]
+    assert predicted.loss == pytest.approx(sum(errors) / 13, rel=1e-6)
     loss = example_loss(model, collate(some))
-    assert (loss.nll / loss.num_targets).item() == pytest.approx(found.loss, rel=1e-6)
-    assert all(math.isnan(confidence) for confidence in found.confidences)
+    assert (loss.nll / loss.num_targets).item() == pytest.approx(predicted.loss, rel=1e-6)
+    assert all(math.isnan(confidence) for confidence in predicted.confidences)
 
 
 def test_a_pair_in_both_orders_is_the_same_pair_the_other_way_round(make_classifier):
     """Radford et al. 2018, section 3.3: both orders are processed, and their states added before the linear layer."""
     model = make_classifier("gpt").eval()
-    one, other = Written([BOS, 9, SEP, 7, 8, CLS], [0] * 6), Written([BOS, 7, 8, SEP, 9, CLS], [0] * 6)
-    both, reverse = model(collate([Row([one, other], 0)])), model(collate([Row([other, one], 0)]))
+    first, second = Written([BOS, 9, SEP, 7, 8, CLS], [0] * 6), Written([BOS, 7, 8, SEP, 9, CLS], [0] * 6)
+    both, reverse = model(collate([Row([first, second], 0)])), model(collate([Row([second, first], 0)]))
     torch.testing.assert_close(both, reverse, rtol=1e-12, atol=1e-12)
     bias = model.head[-1].bias
-    each = sum(model(collate([Row([sequence], 0)])) - bias for sequence in (one, other))
-    torch.testing.assert_close(both, each + bias, rtol=1e-12, atol=1e-12)
+    apart = sum(model(collate([Row([sequence], 0)])) - bias for sequence in (first, second))
+    torch.testing.assert_close(both, apart + bias, rtol=1e-12, atol=1e-12)
 
 
 def test_what_pretraining_never_read_is_drawn_anew_and_nothing_else(make_gpt):

@@ -31,21 +31,21 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 @given(length=st.integers(0, 99), most=st.integers(1, 37))
 def test_windows_cover_a_text_and_overlap_by_half(length, most):
-    found = windows(length, most)
-    assert all(len(part) <= most for part in found)
-    assert sorted({i for part in found for i in part}) == list(range(length))
-    assert len(found) == 1 or all(len(part) == most for part in found[:-1])
-    for one, two in itertools.pairwise(found):
-        assert two.start - one.start == max(1, round(most / 2))
-        assert two.stop > one.stop
+    parts = windows(length, most)
+    assert all(len(part) <= most for part in parts)
+    assert sorted({i for part in parts for i in part}) == list(range(length))
+    assert len(parts) == 1 or all(len(part) == most for part in parts[:-1])
+    for before, after in itertools.pairwise(parts):
+        assert after.start - before.start == max(1, round(most / 2))
+        assert after.stop > before.stop
 
 
 @given(length=st.integers(0, 99), most=st.integers(1, 37))
 def test_parts_are_few_and_alike_and_hold_each_token_once(length, most):
-    found = equal_parts(length, most)
-    assert [i for part in found for i in part] == list(range(length))
-    assert len(found) == max(1, math.ceil(length / most))
-    sizes = [len(part) for part in found]
+    parts = equal_parts(length, most)
+    assert [i for part in parts for i in part] == list(range(length))
+    assert len(parts) == max(1, math.ceil(length / most))
+    sizes = [len(part) for part in parts]
     assert max(sizes) <= most
     assert max(sizes) - min(sizes) <= 1
 
@@ -63,9 +63,9 @@ def test_parts_are_few_and_alike_and_hold_each_token_once(length, most):
 def test_a_long_text_is_read_in_parts_framed_as_each_paper_does(
     tokenizer, objective, before, after, segment, text, context
 ):
-    found = encoded([Example("x", text, None, 1)], ERA, input_format_of(objective), tokenizer, context)
+    rows = encoded([Example("x", text, None, 1)], ERA, input_format_of(objective), tokenizer, context)
     read = []
-    for row in found.encoded:
+    for row in rows.encoded:
         ((ids, segments),) = row.sequences
         assert len(ids) <= context
         assert ids[: len(before)] == before
@@ -74,7 +74,7 @@ def test_a_long_text_is_read_in_parts_framed_as_each_paper_does(
         assert row.label == 1
         read += ids[len(before) : len(ids) - len(after)]
     assert read == tokenizer.encode(text)
-    assert (set(found.owners), found.cut) == ({0}, 0)
+    assert (set(rows.owners), rows.cut) == ({0}, 0)
 
 
 @EACH
@@ -152,7 +152,7 @@ def test_the_characters_of_tokens_follow_each_other_and_are_the_texts_own(tokeni
     spans = characters(text, spelling)
     assert len(spans) == len(spelling.ids)
     assert all(0 <= start <= stop <= len(text) for start, stop in spans)
-    assert all(one[0] <= two[0] and one[1] <= two[1] for one, two in itertools.pairwise(spans))
+    assert all(before[0] <= after[0] and before[1] <= after[1] for before, after in itertools.pairwise(spans))
     if tokenizer.lossless and spans:
         assert normalize(text[spans[0][0] :]) == normalize(text)
         for start, stop in spans:
@@ -202,12 +202,12 @@ def test_a_text_is_read_in_windows_behind_its_question_and_the_answer_stands_whe
         assert [written.ids[place] for place in places] == ids[row.first : row.first + len(places)]
         assert row.longest <= context
         read |= set(range(row.first, row.first + len(places)))
-        asked = [i for i in range(row.longest) if i not in row.places and written.ids[i] not in (BOS, SEP)]
-        assert [written.ids[i] for i in asked] == question[: len(asked)]
-        assert asked
+        indices = [i for i in range(row.longest) if i not in row.places and written.ids[i] not in (BOS, SEP)]
+        assert [written.ids[i] for i in indices] == question[: len(indices)]
+        assert indices
         if objective == "permutation":
             assert {written.segments[i] for i in places} == {0}
-            assert {written.segments[i] for i in asked} == {1}
+            assert {written.segments[i] for i in indices} == {1}
         if row.label != [0, 0]:
             first, last = (row.first + place - 1 for place in row.label)
             assert text[spans[first][0] : spans[last][1]].strip() == words[chosen]

@@ -72,7 +72,7 @@ def tagged(draw, identity):
     return Example(identity, " ".join(words), None, 0, tags=tuple(labels.index(tag) for tag in tags))
 
 
-def asked(draw, identity):
+def spanned(draw, identity):
     """The answer stands behind `is`; where there is none, there is no answer."""
     words = [draw.choice(WORDS) for _ in range(draw.randint(3, 8))]
     answers = ()
@@ -92,7 +92,7 @@ def chosen(draw, identity):
     return Example(identity, " ".join(words[:2]), None, label, choices=choices)
 
 
-_MAKERS = {"classes": classed, "tags": tagged, "spans": asked, "choices": chosen}
+_MAKERS = {"classes": classed, "tags": tagged, "spans": spanned, "choices": chosen}
 
 
 def new_model(name, objective, tokenizer, dtype=torch.float32):
@@ -130,8 +130,10 @@ def learned(name, objective, tokenizer, device, folder):
         return Validation(predict(model, training.encoded, 99, device.device).loss)
 
     list(train(model, example_loss, batch_at, validate, config, device, Snapshots(folder)))
-    said = answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
-    return measured(task, training.examples, test.examples, said), list(evidence(task, test.examples, said, "rule"))
+    predicted = answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
+    return measured(task, training.examples, test.examples, predicted), list(
+        evidence(task, test.examples, predicted, "rule")
+    )
 
 
 NAMES = pytest.mark.parametrize("name", TASKS)
@@ -150,10 +152,10 @@ def _marks(name, objective):
     [pytest.param(name, objective, marks=_marks(name, objective)) for name in TASKS for objective in OBJECTIVES],
 )
 def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name, objective):
-    found, rows = learned(name, objective, tokenizer, device, tmp_path)
-    assert found["baseline"] < 0.5
-    assert found["score"] > 0.7, found
-    assert len(rows) == found["examples"] == 99
+    figures, rows = learned(name, objective, tokenizer, device, tmp_path)
+    assert figures["baseline"] < 0.5
+    assert figures["score"] > 0.7, figures
+    assert len(rows) == figures["examples"] == 99
     assert all(0 <= float(row[6]) <= 1 for row in rows)
 
 
@@ -170,8 +172,8 @@ def test_padding_and_neighbours_change_no_answer(tokenizer, device, name, object
     model, rows, _ = batch_of(name, objective, tokenizer, 37)
     together, alone = (predict(model, rows, batch, device.device) for batch in (37, 1))
     assert together.loss == pytest.approx(alone.loss, rel=1e-9)
-    for one, other in zip(together.answers, alone.answers, strict=True):
-        assert one == (other if name == "tags" else pytest.approx(other, rel=1e-9))
+    for first, second in zip(together.answers, alone.answers, strict=True):
+        assert first == (second if name == "tags" else pytest.approx(second, rel=1e-9))
     if name == "tags":
         assert together.confidences == pytest.approx(alone.confidences, rel=1e-9)
 
@@ -198,7 +200,7 @@ def test_the_loss_is_the_mean_surprise_at_what_is_right(tokenizer, device, name,
         states = model.input_format.states(model.backbone, ids, segments, torch.tensor([ids.shape[1]]))[0]
         outputs = model.head(states[list(row.places)])
         if name == "tags":
-            total -= sum(each.log_softmax(0)[tag] for each, tag in zip(outputs, row.label, strict=True))
+            total -= sum(logits.log_softmax(0)[tag] for logits, tag in zip(outputs, row.label, strict=True))
             count += len(row.label)
         else:
             total -= sum(outputs[:, side].log_softmax(0)[row.label[side]] for side in (0, 1)) / 2
@@ -239,14 +241,14 @@ def windowed(name, tokenizer):
 
 def test_the_tags_of_a_long_sentence_come_from_all_its_windows(tokenizer, device):
     rows, model = windowed("tags", tokenizer)
-    said = predict(model, rows.encoded, 7, device.device)
-    found = answered(TASKS["tags"], rows, said, tokenizer)
-    for example, answer in zip(rows.examples, found.answers, strict=True):
+    predicted = predict(model, rows.encoded, 7, device.device)
+    joined = answered(TASKS["tags"], rows, predicted, tokenizer)
+    for example, answer in zip(rows.examples, joined.answers, strict=True):
         assert len(answer) == len(example.words)
-    ids = [tag for row in range(len(rows.owners) - 1) for tag in said.answers[row]]
-    assert found.answers[0] == [TASKS["tags"].labels[tag] for tag in ids]
-    product = torch.tensor(said.confidences[:-1], dtype=torch.float64).prod()
-    assert found.confidences[0] == pytest.approx(float(product), rel=1e-9)
+    ids = [tag for row in range(len(rows.owners) - 1) for tag in predicted.answers[row]]
+    assert joined.answers[0] == [TASKS["tags"].labels[tag] for tag in ids]
+    product = torch.tensor(predicted.confidences[:-1], dtype=torch.float64).prod()
+    assert joined.confidences[0] == pytest.approx(float(product), rel=1e-9)
 
 
 @pytest.mark.parametrize("unanswerable", [True, False])
@@ -267,22 +269,22 @@ def test_the_best_span_of_all_windows_is_cut_out_of_the_text(tokenizer, device, 
                 if score > best[0]:
                     begin, stop = spans[row.first + first - 1][0], spans[row.first + last - 1][1]
                     best = score, rows.examples[0].b[begin:stop].strip(), float(together[first, last].exp())
-    found = answered(task, rows, predict(model, rows.encoded, 7, device.device), tokenizer)
+    joined = answered(task, rows, predict(model, rows.encoded, 7, device.device), tokenizer)
     none = unanswerable and min(score for score, _ in nulls) > best[0]
     expected = ("", math.prod(p for _, p in nulls)) if none else best[1:]
-    assert found.answers[0] == expected[0]
-    assert found.confidences[0] == pytest.approx(expected[1], rel=1e-9)
+    assert joined.answers[0] == expected[0]
+    assert joined.confidences[0] == pytest.approx(expected[1], rel=1e-9)
 
 
 def test_no_answer_is_given_where_cls_has_the_largest_logits_and_the_task_knows_such(tokenizer, device):
     rows, model = windowed("spans", tokenizer)
-    said = predict(model, rows.encoded, 7, device.device)
-    spans = [span._replace(first=0, last=3, null_score=span.score + 1) for span in said.answers]
+    predicted = predict(model, rows.encoded, 7, device.device)
+    spans = [span._replace(first=0, last=3, null_score=span.score + 1) for span in predicted.answers]
     never = [span._replace(null_score=-99.0) for span in spans]
     for given, unanswerable, empty in [(spans, True, True), (spans, False, False), (never, True, False)]:
         task = replace(TASKS["spans"], unanswerable=unanswerable)
-        found = answered(task, rows, said._replace(answers=given), tokenizer)
-        assert (found.answers[1] == "") is empty
+        joined = answered(task, rows, predicted._replace(answers=given), tokenizer)
+        assert (joined.answers[1] == "") is empty
 
 
 def whole(rows, row, margin):
@@ -296,25 +298,25 @@ def test_the_threshold_of_no_answer_is_the_one_that_scores_best(tokenizer, devic
     rng = random.Random(5)
     task = TASKS["spans"]
     rows = encoded(made("spans", 60, 24), task, input_format_of("masked"), tokenizer, CONTEXT)
-    said = predict(new_model("spans", "masked", tokenizer, torch.float64), rows.encoded, 7, device.device)
+    predicted = predict(new_model("spans", "masked", tokenizer, torch.float64), rows.encoded, 7, device.device)
     # Questions without an answer tend to have the larger margin; two have the same.
     margins = [rng.gauss(2.0 if rows.examples[owner].answers else 3.5, 1.0) for owner in rows.owners]
     margins[3] = margins[4]
     spans = [whole(rows, row, margin) for row, margin in enumerate(margins)]
-    said = said._replace(answers=spans)
+    predicted = predicted._replace(answers=spans)
 
     def score(threshold):
-        found = answered(task, rows, said, tokenizer, threshold)
-        return measured(task, rows.examples, rows.examples, found)["score"]
+        joined = answered(task, rows, predicted, tokenizer, threshold)
+        return measured(task, rows.examples, rows.examples, joined)["score"]
 
-    threshold = SPANS.threshold(task, rows, said, tokenizer)
+    threshold = SPANS.threshold(task, rows, predicted, tokenizer)
     every = [margin + step for margin in margins for step in (-1e-6, 1e-6)]
     assert score(threshold) == pytest.approx(max(map(score, [0.0, *every])))
     assert score(threshold) > score(0.0)
     clear = [
         whole(rows, row, 1.0 if not rows.examples[rows.owners[row]].answers else -1.0) for row in range(len(spans))
     ]
-    assert SPANS.threshold(task, rows, said._replace(answers=clear), tokenizer) == 0.0
+    assert SPANS.threshold(task, rows, predicted._replace(answers=clear), tokenizer) == 0.0
 
 
 @EACH
@@ -337,8 +339,8 @@ def test_an_answer_is_at_most_so_long(tokenizer, device):
     columns = torch.full((1, 2, 40), -5.0, dtype=torch.float64)
     columns[0, 0, 1] = columns[0, 1, 1 + LONGEST_ANSWER] = 9.0
     columns[0, 1, LONGEST_ANSWER] = 8.0
-    asked = torch.zeros(1, 40, dtype=torch.long)
-    batch = SpanBatch(asked, asked, asked, asked, asked)
+    zeros = torch.zeros(1, 40, dtype=torch.long)
+    batch = SpanBatch(zeros, zeros, zeros, zeros, zeros)
     ((span, _),) = SPANS.answers(columns, batch)
     assert (span.first, span.last, span.score) == (0, LONGEST_ANSWER - 1, 17.0)
     columns[0, 1, LONGEST_ANSWER] = -5.0
@@ -365,13 +367,13 @@ def test_evidence_says_tags_texts_and_places():
 def test_figures_are_those_of_the_metrics_and_of_saying_nothing():
     tags, spans, choices = (TASKS[name] for name in ("tags", "spans", "choices"))
     words = [Example(str(i), "mr Bafo", None, 0, tags=(0, 1 + 2 * (i % 2))) for i in range(4)]
-    found = measured(tags, words, words, Predicted([["O", "B-PER"]] * 4, [1.0] * 4, 0.0))
-    assert found == {"score": 0.5, "baseline": 0.0, "entity_f1": 0.5, "examples": 4, "train_examples": 4}
-    asked = [Example(str(i), "what?", "is it", 0, answers=(Answer("is it", 0),)[: i % 2]) for i in range(4)]
-    found = measured(spans, asked, asked, Predicted(["", "is it", "", "it"], [1.0] * 4, 0.0))
-    assert (found["exact_match"], found["answer_f1"]) == (0.75, pytest.approx((3 + 2 / 3) / 4))
-    assert found["score"] == pytest.approx((found["exact_match"] + found["answer_f1"]) / 2)
-    assert found["baseline"] == 0.5
+    figures = measured(tags, words, words, Predicted([["O", "B-PER"]] * 4, [1.0] * 4, 0.0))
+    assert figures == {"score": 0.5, "baseline": 0.0, "entity_f1": 0.5, "examples": 4, "train_examples": 4}
+    questions = [Example(str(i), "what?", "is it", 0, answers=(Answer("is it", 0),)[: i % 2]) for i in range(4)]
+    figures = measured(spans, questions, questions, Predicted(["", "is it", "", "it"], [1.0] * 4, 0.0))
+    assert (figures["exact_match"], figures["answer_f1"]) == (0.75, pytest.approx((3 + 2 / 3) / 4))
+    assert figures["score"] == pytest.approx((figures["exact_match"] + figures["answer_f1"]) / 2)
+    assert figures["baseline"] == 0.5
     some = [Example(str(i), "a", None, i % 3, choices=("b", "c", "d")) for i in range(4)]
-    found = measured(choices, some, some, Predicted([0, 0, 0, 0], [1.0] * 4, 0.0))
-    assert (found["score"], found["baseline"]) == (0.5, 0.5)
+    figures = measured(choices, some, some, Predicted([0, 0, 0, 0], [1.0] * 4, 0.0))
+    assert (figures["score"], figures["baseline"]) == (0.5, 0.5)

@@ -151,35 +151,35 @@ def score(task, made, count=300):
     answers, sure = linear_baselines.predict(task, train, valid, test)
     assert len(answers) == len(sure) == len(test)
     assert all(0 < chance <= 1 for chance in sure)
-    found = finetune_results.measured(task, train, test, Predicted(answers, sure, math.nan))
+    figures = finetune_results.measured(task, train, test, Predicted(answers, sure, math.nan))
     assert linear_baselines.predict(task, train, valid, test) == (answers, sure)
-    return found["score"], found["baseline"], answers, test
+    return figures["score"], figures["baseline"], answers, test
 
 
 def test_names_are_found_by_their_shape_and_what_stands_beside_them():
-    found, without, answers, test = score(NAMES, sentences)
+    reached, without, answers, test = score(NAMES, sentences)
     assert without == 0.0
-    assert found > 0.95
-    true = [[NAMES.labels[tag] for tag in e.tags] for e in test]
-    assert found == scores(["entity_f1"], answers, true, NAMES.labels)["entity_f1"]
+    assert reached > 0.95
+    gold = [[NAMES.labels[tag] for tag in e.tags] for e in test]
+    assert reached == scores(["entity_f1"], answers, gold, NAMES.labels)["entity_f1"]
 
 
 def test_a_choice_is_made_by_the_words_that_it_shares_with_what_stands_before():
-    found, without, _, _ = score(PLACES, options, 150)
+    reached, without, _, _ = score(PLACES, options, 150)
     assert without < 0.5
-    assert found > 0.85
+    assert reached > 0.85
 
 
 def test_an_answer_is_found_by_its_shape_and_the_question():
-    found, without, answers, test = score(ASKED, asked_of)
+    reached, without, answers, test = score(ASKED, asked_of)
     assert without == 0.0
-    assert found > 0.85
+    assert reached > 0.85
     assert all(answer in (e.b or "") for answer, e in zip(answers, test, strict=True))
 
 
 def test_no_answer_is_one_of_the_candidates_where_there_may_be_none():
-    found, without, answers, _ = score(UNANSWERABLE, lambda n, seed: asked_of(n, seed, 0.4))
-    assert found > max(without, 0.6) + 0.15
+    reached, without, answers, _ = score(UNANSWERABLE, lambda n, seed: asked_of(n, seed, 0.4))
+    assert reached > max(without, 0.6) + 0.15
     assert "" in answers
 
 
@@ -215,8 +215,8 @@ def test_bm25_ranks_as_computed_by_hand():
 def test_a_search_by_words_finds_what_shares_rare_ones_and_nothing_else():
     task = GlueTask("find", "search", "?", (), ("ndcg_at_10",), "ndcg_at_10")
     chance = random.Random(5)
-    said = [f"{' '.join(chance.choices(WORDS, k=9))} name{i}" for i in range(60)]
-    common = [Example(f"{i}", f"what of name{i}", text, 0) for i, text in enumerate(said)]
+    texts = [f"{' '.join(chance.choices(WORDS, k=9))} name{i}" for i in range(60)]
+    common = [Example(f"{i}", f"what of name{i}", text, 0) for i, text in enumerate(texts)]
     assert linear_baselines.predict(task, [], common[:20], common[20:])[0] == [1] * 40
     strange = [replace(e, a=f"strange {i}") for i, e in enumerate(common)]
     assert set(linear_baselines.predict(task, [], strange[:20], strange[20:])[0]) == {40}

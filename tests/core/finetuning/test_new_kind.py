@@ -83,14 +83,14 @@ def task(monkeypatch, tmp_path):
         (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     given = {"input": str(tmp_path), "kind": "ordinal", "a": "text", "label": "level", "score": "accuracy"}
     given["labels"] = ["low", "middle", "high"]
-    found = read_source("loudness", from_dict(ExamplesConfig, given, "examples.loudness"))
-    assert found.task.question == "How high is level?"
-    assert counts(found.task, "test", found.splits["test"]) == {"test_examples": 97, "test_median": 1.0}
-    write_task(tmp_path, found.task)
-    for split, examples in found.splits.items():
-        write_examples(tmp_path / f"{split}.jsonl", examples, found.task)
-        assert read_examples(tmp_path / f"{split}.jsonl", found.task) == examples
-    return read_task(tmp_path), found.splits
+    source = read_source("loudness", from_dict(ExamplesConfig, given, "examples.loudness"))
+    assert source.task.question == "How high is level?"
+    assert counts(source.task, "test", source.splits["test"]) == {"test_examples": 97, "test_median": 1.0}
+    write_task(tmp_path, source.task)
+    for split, examples in source.splits.items():
+        write_examples(tmp_path / f"{split}.jsonl", examples, source.task)
+        assert read_examples(tmp_path / f"{split}.jsonl", source.task) == examples
+    return read_task(tmp_path), source.splits
 
 
 def test_it_is_fine_tuned_scored_and_compared_with_a_linear_model(task, make_gpt, tokenizer, device, tmp_path):
@@ -114,9 +114,9 @@ def test_it_is_fine_tuned_scored_and_compared_with_a_linear_model(task, make_gpt
         Snapshots(tmp_path / "snapshots"),
     )
     assert len(list(reports)) > 1
-    said = finetune_results.answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
+    tuned = finetune_results.answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
     baseline = Predicted(*linear_baselines.predict(task, splits["train"], splits["valid"], splits["test"]), math.nan)
-    for answered, least in ((said, 0.8), (baseline, 0.6)):
+    for answered, least in ((tuned, 0.8), (baseline, 0.6)):
         figures = finetune_results.measured(task, splits["train"], test.examples, answered)
         assert figures["score"] > least > figures["baseline"]
         file = tmp_path / "loudness.1.csv"

@@ -33,11 +33,11 @@ def test_a_model_that_always_answers_the_same_class_is_known(task, answers, expe
 
 def test_what_the_parts_of_a_text_say_is_taken_together():
     rows = Rows([Example("x", "", None, 0), Example("y", "", None, 0)], [Row([], 0)] * 3, [0, 0, 1])
-    said = [[log(p) for p in each] for each in ((0.6, 0.4), (0.1, 0.9), (0.7, 0.3))]
-    found = answered(TASK, rows, Predicted(said, [nan] * 3, 0.25), tokenizer=None)
-    assert (found.answers, found.loss) == ([1, 0], 0.25)
+    logs = [[log(p) for p in shares] for shares in ((0.6, 0.4), (0.1, 0.9), (0.7, 0.3))]
+    joined = answered(TASK, rows, Predicted(logs, [nan] * 3, 0.25), tokenizer=None)
+    assert (joined.answers, joined.loss) == ([1, 0], 0.25)
     surer = sqrt(0.4 * 0.9)
-    assert found.confidences == pytest.approx([surer / (surer + sqrt(0.6 * 0.1)), 0.7], rel=1e-12)
+    assert joined.confidences == pytest.approx([surer / (surer + sqrt(0.6 * 0.1)), 0.7], rel=1e-12)
     numbers = answered(NUMBERS, rows, Predicted([1.0, 2.5, -3.0], [nan] * 3, 0.25), tokenizer=None)
     assert numbers.answers == [1.75, -3.0]
 
@@ -45,9 +45,9 @@ def test_what_the_parts_of_a_text_say_is_taken_together():
 def test_a_subset_whose_labels_are_all_equal_has_no_correlation():
     labels = [("a", 1.0), ("a", 2.0), ("b", 3.0), ("b", 3.0)]
     test = [Example(str(i), "", None, label, subset=subset) for i, (subset, label) in enumerate(labels)]
-    found = measured(NUMBERS, test, test, Predicted([1.0, 2.0, 3.0, 4.0], [nan] * 4, 0.0))
-    assert found["a/score"] == pytest.approx(1.0)
-    assert "b/score" not in found
+    figures = measured(NUMBERS, test, test, Predicted([1.0, 2.0, 3.0, 4.0], [nan] * 4, 0.0))
+    assert figures["a/score"] == pytest.approx(1.0)
+    assert "b/score" not in figures
 
 
 def test_labels_that_are_all_equal_are_refused_where_a_correlation_is_asked_for():

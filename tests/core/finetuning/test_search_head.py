@@ -58,8 +58,8 @@ def test_what_stands_for_the_words_of_a_query_is_found_after_training(tokenizer,
     learned, test = (rows_of(examples(n, seed), "masked", tokenizer) for n, seed in ((400, 1), (99, 2)))
 
     def score():
-        found = answered(TASK, test, predict(model, test.encoded, 13, device.device), tokenizer)
-        return measured(TASK, learned.examples, test.examples, found)["ndcg_at_10"]
+        joined = answered(TASK, test, predict(model, test.encoded, 13, device.device), tokenizer)
+        return measured(TASK, learned.examples, test.examples, joined)["ndcg_at_10"]
 
     def batch_at(step):
         return collate([learned.encoded[i] for i in items_at(1, step, 32, 400)], None, SEARCH)
@@ -105,8 +105,8 @@ def test_equal_texts_of_a_batch_are_no_wrong_choices(tokenizer):
     vectors = F.normalize(torch.randn(4, 2, 8, dtype=torch.float64), dim=-1)
     cosines = (vectors[:, 0] @ vectors[:, 1].T / TEMPERATURE).tolist()
     choices = [[0, 3], [1, 2, 3], [1, 2, 3], [0, 1, 2, 3]]
-    each = (math.log(sum(math.exp(cosines[i][j]) for j in some)) - cosines[i][i] for i, some in enumerate(choices))
-    assert float(SEARCH.loss(vectors, batch.targets)) == pytest.approx(sum(each), rel=1e-6)
+    losses = (math.log(sum(math.exp(cosines[i][j]) for j in some)) - cosines[i][i] for i, some in enumerate(choices))
+    assert float(SEARCH.loss(vectors, batch.targets)) == pytest.approx(sum(losses), rel=1e-6)
 
 
 def test_a_long_text_is_cut_and_that_is_said(tokenizer):

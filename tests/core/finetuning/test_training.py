@@ -54,22 +54,22 @@ def test_an_epoch_reads_each_example_once_but_for_less_than_a_batch(count, batch
     epochs = [[batching.at(e * batching.epoch + i) for i in range(batching.epoch)] for e in range(2)]
     for read in epochs:
         assert all(len(chosen) == batch for chosen in read)
-        found = np.bincount(np.concatenate(read), minlength=count)
+        times = np.bincount(np.concatenate(read), minlength=count)
         if count >= batch:
-            assert found.max() == 1
-            assert count - found.sum() < batch
+            assert times.max() == 1
+            assert count - times.sum() < batch
         else:
-            assert found.min() >= batch // count
+            assert times.min() >= batch // count
     assert batching.epoch == max(1, count // batch)
 
 
 def test_a_batch_is_a_function_of_seed_and_step():
     lengths = np.random.default_rng(1).integers(1, 99, 299)
-    one, other = Batching(lengths, 13, 5), Batching(lengths, 13, 5)
-    expected = [one.at(step).tolist() for step in range(60)]
-    assert [other.at(step).tolist() for step in reversed(range(60))] == expected[::-1]
+    first, second = Batching(lengths, 13, 5), Batching(lengths, 13, 5)
+    expected = [first.at(step).tolist() for step in range(60)]
+    assert [second.at(step).tolist() for step in reversed(range(60))] == expected[::-1]
     assert [Batching(lengths, 13, 7).at(step).tolist() for step in range(60)] != expected
-    assert expected[: one.epoch] != expected[one.epoch : 2 * one.epoch]
+    assert expected[: first.epoch] != expected[first.epoch : 2 * first.epoch]
 
 
 def test_examples_of_a_batch_are_of_like_length_and_batches_come_in_any_order():

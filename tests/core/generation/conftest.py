@@ -31,7 +31,7 @@ def models(device, tokenizer):
 
 
 @pytest.fixture(params=["gpt", "llama", "transformer-xl", "xlnet"])
-def each(request, models):
+def any_model(request, models):
     """``(model, objective)``, one kind after the other."""
     return models[request.param]
 

@@ -24,9 +24,9 @@ def tokens(model, prompt, config, objective="causal"):
 def test_the_most_likely_token_is_taken_each_time(models):
     model, _ = models["gpt"]
     ids = [EOS, 9, 13, 99]
-    said = tokens(model, ids[1:], replace(GREEDY, max_new_tokens=9, until_end=False))
-    assert len(said) == 9
-    for token in said:
+    continuation = tokens(model, ids[1:], replace(GREEDY, max_new_tokens=9, until_end=False))
+    assert len(continuation) == 9
+    for token in continuation:
         with torch.no_grad():
             logits = model.logits(model(torch.tensor([ids]))[0, -1])
         logits[: len(PIECES)] = float("-inf")
@@ -36,10 +36,10 @@ def test_the_most_likely_token_is_taken_each_time(models):
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bytelevel"])
 def test_what_is_streamed_is_what_is_generated_with_every_kind_of_tokenizer(models, loaded, tokenizers, kind):
-    each = replace(loaded(*models["gpt"]), tokenizer=tokenizers[kind])
+    checkpoint = replace(loaded(*models["gpt"]), tokenizer=tokenizers[kind])
     for prompt in ("", "Bala ba", "so\n"):
-        text = generate(each, prompt, WILD)
-        assert "".join(stream(each, prompt, WILD)) == text
+        text = generate(checkpoint, prompt, WILD)
+        assert "".join(stream(checkpoint, prompt, WILD)) == text
         assert text
 
 
@@ -59,13 +59,13 @@ def test_tokens_come_as_often_as_the_filtered_distribution_says():
 
     draws = 3000
     config = SamplingConfig(draws, until_end=False, temperature=1.25, top_k=5, top_p=0.97, seed=1)
-    found = Counter(tokens(Fixed([]), [], config))
+    counts = Counter(tokens(Fixed([]), [], config))
     weights = [math.exp(logit) for logit in (3.0, 2.0, 1.0, 0.0)]  # four of the five reach 0.97
     assert sum(weights[:3]) / (sum(weights) + math.exp(-0.5)) < 0.97 < 1 - math.exp(-0.5) / sum(weights)
     expected = {9 + i: draws * weight / sum(weights) for i, weight in enumerate(weights)}
-    assert set(found) == set(expected)
+    assert set(counts) == set(expected)
     # Chi-square with 3 degrees of freedom: above 16.27 once in a thousand.
-    assert sum((found[token] - e) ** 2 / e for token, e in expected.items()) < 16.27
+    assert sum((counts[token] - e) ** 2 / e for token, e in expected.items()) < 16.27
 
 
 def test_what_the_prompt_holds_counts_as_repeated(models):
@@ -87,9 +87,9 @@ def test_each_row_ends_for_itself_and_the_last_one_ends_the_batch():
     assert rows == [[9, 10], [None, 11], [None, 12]]
 
 
-def test_a_fixed_length_is_kept_however_likely_the_end_is(each):
+def test_a_fixed_length_is_kept_however_likely_the_end_is(any_model):
     assert len(tokens(Scripted([EOS] * 5), [7], replace(GREEDY, max_new_tokens=37, until_end=False))) == 37
-    model, objective = each
+    model, objective = any_model
     steps = list(continue_ids(model, objective, [[9], [], [7, 8]], replace(WILD, max_new_tokens=29, until_end=False)))
     assert len(steps) == 29
     assert all(token is not None and token >= len(PIECES) for row in steps for token in row)
@@ -103,19 +103,19 @@ def test_special_tokens_are_never_said_however_likely(temperature, until_end):
         assert all(token >= len(PIECES) for token in tokens(Scripted([special] * 5), [9], config))
 
 
-def test_a_prompt_is_left_as_it_was_and_at_most_so_many_tokens_come(each):
-    model, objective = each
+def test_a_prompt_is_left_as_it_was_and_at_most_so_many_tokens_come(any_model):
+    model, objective = any_model
     prompt = [9] * 99
     assert 0 < len(tokens(model, prompt, WILD, objective)) <= 37
     assert prompt == [9] * 99
 
 
-def test_a_batch_gives_each_prompt_the_text_that_it_has_alone(each, loaded):
-    one, prompts = loaded(*each), ["Ba", "", "a longer beginning of a text", "Ba"]
-    texts = generate_batch(one, prompts, WILD)
-    assert texts == [generate(one, p, replace(WILD, seed=WILD.seed + row)) for row, p in enumerate(prompts)]
+def test_a_batch_gives_each_prompt_the_text_that_it_has_alone(any_model, loaded):
+    checkpoint, prompts = loaded(*any_model), ["Ba", "", "a longer beginning of a text", "Ba"]
+    texts = generate_batch(checkpoint, prompts, WILD)
+    assert texts == [generate(checkpoint, p, replace(WILD, seed=WILD.seed + row)) for row, p in enumerate(prompts)]
     assert texts[0] != texts[3]
-    assert generate_batch(one, [], WILD) == []
+    assert generate_batch(checkpoint, [], WILD) == []
 
 
 @settings(max_examples=60)

@@ -15,8 +15,8 @@ GREEDY = SamplingConfig(max_new_tokens=37, temperature=0.0, until_end=False)
 
 
 @torch.no_grad()
-def test_cached_and_uncached_give_the_same_logits_at_every_length(each):
-    model, objective = each
+def test_cached_and_uncached_give_the_same_logits_at_every_length(any_model):
+    model, objective = any_model
     ids = torch.randint(7, 307, (2, 45), generator=torch.Generator().manual_seed(3)).tolist()
     cached, uncached = Decoding(model, objective), Decoding(model, objective)
     for end in range(1, 41):
@@ -38,8 +38,8 @@ def test_the_logits_are_those_of_the_model_read_plainly(models):
     torch.testing.assert_close(Decoding(model, "causal").logits([prompt]), expected)
     model, _ = models["xlnet"]
     for dummy in (MASK, 99):  # nobody sees what it says
-        order, asked = torch.arange(6)[None], torch.tensor([[5]])
-        query = model(torch.tensor([[*prompt, dummy]]), order, queries=asked).query
+        order, queries = torch.arange(6)[None], torch.tensor([[5]])
+        query = model(torch.tensor([[*prompt, dummy]]), order, queries=queries).query
         torch.testing.assert_close(Decoding(model, "permutation").logits([prompt]), model.logits(query[:, 0]))
 
 
@@ -91,18 +91,18 @@ def test_only_new_tokens_are_read_while_the_text_fits():
 
 
 @torch.no_grad()
-def test_of_a_long_prompt_as_much_is_read_as_fits(each):
+def test_of_a_long_prompt_as_much_is_read_as_fits(any_model):
     """At first; the next token makes it outgrow the window."""
     text, other = [20 + i for i in range(30)], [90 + i for i in range(30)]
-    window = Decoding(*each).window
-    read, changed = Decoding(*each), Decoding(*each)
+    window = Decoding(*any_model).window
+    read, changed = Decoding(*any_model), Decoding(*any_model)
     for length, least in ((29, window), (30, (window + 1) // 2)):
         cut = length - least
         expected = read.logits([text[:length]])
         torch.testing.assert_close(changed.logits([other[:cut] + text[cut:length]]), expected)
     for kept in (window, window - 1):
-        first = Decoding(*each).logits([other[: 29 - kept] + text[29 - kept : 29]])
-        assert torch.equal(first, Decoding(*each).logits([text[:29]])) == (kept == window)
+        first = Decoding(*any_model).logits([other[: 29 - kept] + text[29 - kept : 29]])
+        assert torch.equal(first, Decoding(*any_model).logits([text[:29]])) == (kept == window)
 
 
 def test_a_masked_model_is_refused_and_the_message_says_what_there_is(models):

@@ -122,12 +122,12 @@ def test_a_folder_by_another_hand_is_read(exported, tmp_path):
     ours = checkpoint.load(folder)
     shutil.copy(hf / ours.tokenizer.file, tmp_path / "theirs")
     import_hf(tmp_path / "theirs", tmp_path / "imported")
-    found = checkpoint.load(tmp_path / "imported")
-    assert found.config.step == 0
-    assert found.config.objective == ours.config.objective
+    imported = checkpoint.load(tmp_path / "imported")
+    assert imported.config.step == 0
+    assert imported.config.objective == ours.config.objective
     sizes = vars(ours.model.config)
     expected = FAMILIES[name].to_ours({n: p.float() for n, p in model.named_parameters()}, sizes, "theirs")
-    for key, weight in found.model.state_dict().items():
+    for key, weight in imported.model.state_dict().items():
         assert torch.equal(weight, expected[key]), key
         torch.testing.assert_close(weight, ours.model.state_dict()[key], rtol=0.01, atol=0.01)
     family = FAMILIES[name]
@@ -161,12 +161,12 @@ def test_the_released_configurations_are_read():
     drawn = {"dropout": 0.1, "initializer_range": 0.02}
     for name, config in {"gpt": transformers.GPT2Config, "bert": transformers.BertConfig}.items():
         size = {"gpt": "small", "bert": "base"}[name]
-        found = FAMILIES[name].our_config(config().to_dict(), name)
+        fields = FAMILIES[name].our_config(config().to_dict(), name)
         others = {"segments": 2, "inner": 3072, "norm_epsilon": 1e-12} if name == "bert" else {}
-        assert found == MODELS[name].presets[size] | drawn | others
-    found = FAMILIES["xlnet"].our_config(transformers.XLNetConfig(mem_len=None).to_dict(), "xlnet")
-    assert found == MODELS["xlnet"].presets["large"] | {"memory": 0} | drawn
-    found = FAMILIES["llama"].our_config(transformers.LlamaConfig().to_dict(), "llama")
+        assert fields == MODELS[name].presets[size] | drawn | others
+    fields = FAMILIES["xlnet"].our_config(transformers.XLNetConfig(mem_len=None).to_dict(), "xlnet")
+    assert fields == MODELS["xlnet"].presets["large"] | {"memory": 0} | drawn
+    fields = FAMILIES["llama"].our_config(transformers.LlamaConfig().to_dict(), "llama")
     larger = {"hidden_size": 1024, "intermediate_size": 2624, "num_hidden_layers": 28, "num_attention_heads": 16}
     windows = {"dropout": 0.0, "global_every": 3, "window": 128, "rope_base": 160_000.0, "local_rope_base": 10_000.0}
     for size, changes in {"base": {}, "large": larger}.items():
@@ -174,7 +174,7 @@ def test_the_released_configurations_are_read():
         assert FAMILIES["modernbert"].our_config(config, size) == MODELS["modernbert"].presets[size] | drawn | windows
     others = {"rope_factor": 1.0, "rope_context": None, "norm_epsilon": 1e-6}
     others |= {"dropout": 0.0, "kv_heads": 32, "rope_base": 10_000.0}
-    assert found == MODELS["llama"].presets["7B"] | drawn | others
+    assert fields == MODELS["llama"].presets["7B"] | drawn | others
 
 
 def test_the_base_of_the_angles_is_written_for_new_and_old_readers_and_read_from_both():

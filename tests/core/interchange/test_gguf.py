@@ -47,8 +47,8 @@ def logits(loaded, ids):
     """Next-token logits of their ids, in their order."""
     published = loaded.tokenizer.kind == "published"
     ours = torch.from_numpy(loaded.tokenizer.ours.astype("int64")) if published else torch.arange(2**20)
-    found = loaded.model.logits(loaded.model.read(ours[torch.tensor([ids])]))[0]
-    return found[:, ours] if published else found
+    scores = loaded.model.logits(loaded.model.read(ours[torch.tensor([ids])]))[0]
+    return scores[:, ours] if published else scores
 
 
 @torch.no_grad()
@@ -63,8 +63,8 @@ def test_what_is_written_is_read_again_by_us_and_by_transformers(ours, tmp_path)
     expected = logits(first, ids)
     torch.testing.assert_close(logits(second, ids), expected, rtol=0, atol=0)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
-    found = theirs.eval()(torch.tensor([ids])).logits[0]
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    actual = theirs.eval()(torch.tensor([ids])).logits[0]
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
     # A document begins for others as it does for us.
     export_gguf(tmp_path / "again", tmp_path / "second.gguf", "gguf-f32")
     assert (tmp_path / "second.gguf").read_bytes() == (tmp_path / "model.gguf").read_bytes()
@@ -76,9 +76,9 @@ def test_fewer_bits_are_near(tokenizers, tmp_path, precision, room):
     export_gguf(tmp_path / "ours", tmp_path / "model.gguf", precision)
     export_gguf(tmp_path / "ours", tmp_path / "full.gguf", "gguf-f32")
     assert (tmp_path / "model.gguf").stat().st_size < 0.7 * (tmp_path / "full.gguf").stat().st_size
-    found, full = (again(tmp_path / f"{n}.gguf", tmp_path / n).model.state_dict() for n in ("model", "full"))
+    packed, full = (again(tmp_path / f"{n}.gguf", tmp_path / n).model.state_dict() for n in ("model", "full"))
     for name, weight in full.items():
-        torch.testing.assert_close(found[name], weight, rtol=0, atol=room * 1.01 * float(weight.abs().max()))
+        torch.testing.assert_close(packed[name], weight, rtol=0, atol=room * 1.01 * float(weight.abs().max()))
 
 
 def test_a_chat_template_and_the_tokens_of_a_conversation_go_along(tmp_path):

@@ -80,8 +80,8 @@ def test_every_text_has_the_same_ids_and_comes_back(both, documents):
         if ours.lossless:
             assert theirs.decode(ids) == ours.decode(ids)
         else:  # theirs says <unk>, where ours leaves it out
-            known = [i for i in ids if i != UNK]
-            assert theirs.decode(known) == ours.decode(known)
+            kept = [i for i in ids if i != UNK]
+            assert theirs.decode(kept) == ours.decode(kept)
 
     check()
 
@@ -89,8 +89,8 @@ def test_every_text_has_the_same_ids_and_comes_back(both, documents):
 def test_no_text_spells_a_special_token_unless_that_is_asked_for(both):
     _, theirs = both
     assert not set(encode(theirs, "".join(PIECES))) & (set(range(len(PIECES))) - {UNK})
-    asked = theirs("<mask>", add_special_tokens=False, split_special_tokens=False)["input_ids"]
-    assert asked == [MASK]
+    ids = theirs("<mask>", add_special_tokens=False, split_special_tokens=False)["input_ids"]
+    assert ids == [MASK]
     assert theirs.convert_tokens_to_ids(list(PIECES)) == list(range(len(PIECES)))
 
 
@@ -105,10 +105,10 @@ def test_texts_are_framed_as_the_model_was_trained_on_them(exported):
         "modernbert": ([CLS, *a, SEP], [CLS, *a, SEP, *b, SEP], None),
         "xlnet": ([*a, SEP, CLS], [*a, SEP, *b, SEP, CLS], [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2]),
     }
-    one, two, segments = expected[name]
-    assert theirs("bala ba")["input_ids"] == one
+    single, double, segments = expected[name]
+    assert theirs("bala ba")["input_ids"] == single
     pair = theirs("bala ba", "\nti")
-    assert pair["input_ids"] == two
+    assert pair["input_ids"] == double
     assert pair.get("token_type_ids") == segments
     assert theirs.model_max_length == 17
     assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 1, MASK)

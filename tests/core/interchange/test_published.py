@@ -45,12 +45,12 @@ def test_the_digits_are_those_of_transformers(published):
         return
     logits = output.prediction_logits if "prediction_logits" in output else output.logits
     expected = logits[..., torch.from_numpy(tokenizer.theirs[tokenizer.theirs >= 0])]
-    found = ours.model.logits(hidden)
-    torch.testing.assert_close(found[..., usable], expected, rtol=1e-5, atol=1e-5)
+    actual = ours.model.logits(hidden)
+    torch.testing.assert_close(actual[..., usable], expected, rtol=1e-5, atol=1e-5)
     # A special token that the vocabulary lacks has the mean of all logits.
     new = (torch.from_numpy(tokenizer.theirs) < 0).nonzero()[:, 0]
     mean = logits.mean(-1, keepdim=True).expand(*logits.shape[:-1], len(new))
-    torch.testing.assert_close(found[..., new], mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual[..., new], mean, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_written_is_what_was_read(published, tmp_path):
@@ -99,9 +99,11 @@ def same_in_transformers(folder, target):
     assert not info["unexpected_keys"]
     rows = torch.arange(len(PIECES), len(PIECES) + T)[None]
     with torch.no_grad():
-        found = model.eval()(torch.from_numpy(ours.tokenizer.theirs)[rows], output_hidden_states=True).hidden_states[-1]
+        actual = model.eval()(torch.from_numpy(ours.tokenizer.theirs)[rows], output_hidden_states=True).hidden_states[
+            -1
+        ]
         expected = ours.model.encode(rows)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_ids_are_those_of_the_published_tokenizer(published):

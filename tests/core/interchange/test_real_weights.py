@@ -69,10 +69,10 @@ def test_smollm2(tmp_path):
     expected = AutoModelForCausalLM.from_pretrained(root, dtype=torch.float32, **file).eval()(
         torch.from_numpy(ours.tokenizer.theirs)[ids]
     )
-    known = torch.from_numpy(ours.tokenizer.ours.astype("int64"))
-    found = ours.model.logits(ours.model.read(ids))[..., known]
+    columns = torch.from_numpy(ours.tokenizer.ours.astype("int64"))
+    logits = ours.model.logits(ours.model.read(ids))[..., columns]
     # Logits reach 35.
-    torch.testing.assert_close(found, expected.logits, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(logits, expected.logits, rtol=1e-5, atol=1e-4)
     export_gguf(tmp_path / "ours", tmp_path / "out.gguf", "gguf-f32")
     _, again = read(str(tmp_path / "out.gguf"), tmp_path / "again")
-    torch.testing.assert_close(again.model.logits(again.model.read(ids))[..., known], found, rtol=0, atol=0)
+    torch.testing.assert_close(again.model.logits(again.model.read(ids))[..., columns], logits, rtol=0, atol=0)

@@ -23,19 +23,19 @@ WHOLE = 2 * TILE
 @pytest.fixture
 def ran(monkeypatch):
     """What was run: ``blocks``, or torch's function with its first choice of a kernel."""
-    found = []
+    kernels = []
 
     def kernel(q, *_):
         cudnn = torch.backends.cuda.cudnn_sdp_enabled()
-        found.append("cudnn" if cudnn and torch._C._get_sdp_priority_order()[0] == cudnn_first else "torch's choice")
+        kernels.append("cudnn" if cudnn and torch._C._get_sdp_priority_order()[0] == cudnn_first else "torch's choice")
         return q
 
     cudnn_first = SDPBackend.CUDNN_ATTENTION.value
     monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
-    monkeypatch.setattr(blocks, "_in_blocks", lambda q, *_: found.append("blocks") or q)
+    monkeypatch.setattr(blocks, "_in_blocks", lambda q, *_: kernels.append("blocks") or q)
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)  # as device.prepare leaves it
-    yield found
+    yield kernels
     torch.backends.cuda.enable_cudnn_sdp(before)
 
 
@@ -100,8 +100,8 @@ def test_attention_in_blocks_is_attention_and_a_compiler_takes_it_whole(monkeypa
     )
     assert torch.equal(blocks._blocks_of(mask, T).to_dense().bool(), tiles.any(5).any(3))
     whole = torch.compile(blocks._in_blocks, backend="aot_eager", fullgraph=True, dynamic=False)
-    for found in (values(blocks._in_blocks), values(whole)):
-        for ours, theirs in zip(found, expected, strict=True):
+    for actual in (values(blocks._in_blocks), values(whole)):
+        for ours, theirs in zip(actual, expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 

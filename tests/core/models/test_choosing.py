@@ -25,8 +25,8 @@ def test_rows_and_their_gradients_are_those_of_gather(x, chosen):
     expected = x.gather(-2, chosen[..., None].expand(*x.shape[:-2], -1, D))
     assert torch.equal(rows_at(x, chosen), expected)
     weights = torch.randn(expected.shape, dtype=torch.float64)
-    one, other = (torch.autograd.grad((y * weights).sum(), x)[0] for y in (rows_at(x, chosen), expected))
-    torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-14)
+    left, right = (torch.autograd.grad((y * weights).sum(), x)[0] for y in (rows_at(x, chosen), expected))
+    torch.testing.assert_close(left, right, rtol=1e-14, atol=1e-14)
     assert gradcheck(rows_at, (x, chosen))
     assert gradgradcheck(rows_at, (x, chosen))
 
@@ -42,10 +42,10 @@ def test_windows_and_their_gradients_are_those_of_gather():
     columns = (starts[:, None, :, None] + torch.arange(4)).expand(B, H, 5, 4)
     assert torch.equal(windows_at(x, starts, 4), x.gather(-1, columns))
     weights = torch.randn(B, H, 5, 4, dtype=torch.float64)
-    one, other = (
+    left, right = (
         torch.autograd.grad((y * weights).sum(), x)[0] for y in (windows_at(x, starts, 4), x.gather(-1, columns))
     )
-    assert torch.equal(one, other)
+    assert torch.equal(left, right)
     assert gradcheck(windows_at, (x, starts, 4))
 
 

@@ -35,11 +35,11 @@ class Largest(TorchDispatchMode):
         self.rows = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(found):
+        output = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(output):
             if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.shape[-1] == V and tensor.shape != (D, V):
                 self.rows = max(self.rows, tensor.numel() // V)
-        return found
+        return output
 
 
 @pytest.mark.parametrize("rows", [1, 4, 22], ids=lambda rows: f"{rows} rows")
@@ -53,13 +53,13 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows, w
     monkeypatch.setattr(objective, "AT_ONCE", rows * V)
     monkeypatch.setattr("plm_core.models.output_layer.padded", lambda *given: padded(*given, multiple))
     with Largest() as seen, FlopCounterMode(display=False) as counter:
-        found = output_nll(Output(*inputs), targets, weights)
-        gradients = torch.autograd.grad(found / 7, inputs)
+        nll = output_nll(Output(*inputs), targets, weights)
+        gradients = torch.autograd.grad(nll / 7, inputs)
     assert seen.rows == -(-N // -(-N // rows)) <= rows
     assert counter.get_total_flops() == 3 * 2 * N * D * len(padded(inputs[1], None, multiple)[0])
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
-    for one, other in zip(gradients, torch.autograd.grad(expected / 7, inputs), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(nll, expected, rtol=1e-13, atol=0)
+    for left, right in zip(gradients, torch.autograd.grad(expected / 7, inputs), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
 def test_what_needs_no_gradient_gets_none_and_costs_one_product(monkeypatch):
@@ -83,15 +83,13 @@ def test_in_bfloat16_the_sum_is_float32_and_gradients_are_as_near_as_those_of_al
 
     def far():
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = output_nll(Output(*inputs), targets)
-        assert found.dtype == torch.float32
-        return [
-            float((a - b).norm() / b.norm()) for a, b in zip(torch.autograd.grad(found, inputs), truth, strict=True)
-        ]
+            nll = output_nll(Output(*inputs), targets)
+        assert nll.dtype == torch.float32
+        return [float((a - b).norm() / b.norm()) for a, b in zip(torch.autograd.grad(nll, inputs), truth, strict=True)]
 
     plain = far()
     monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
-    assert all(0 < chunked < 1.5 * one < 0.05 for chunked, one in zip(far(), plain, strict=True))
+    assert all(0 < chunked < 1.5 * whole < 0.05 for chunked, whole in zip(far(), plain, strict=True))
 
 
 def test_the_gradient_of_hidden_states_in_bfloat16_is_divided_exactly(monkeypatch):
@@ -101,11 +99,11 @@ def test_the_gradient_of_hidden_states_in_bfloat16_is_divided_exactly(monkeypatc
     def gradient(dtype):
         read = hidden.detach().bfloat16().to(dtype).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = output_nll(Output(read, weight, bias), targets)
-        return torch.autograd.grad(found / 53, read)[0].double()  # 1/53 in bfloat16 is 0.28 % too much
+            nll = output_nll(Output(read, weight, bias), targets)
+        return torch.autograd.grad(nll / 53, read)[0].double()  # 1/53 in bfloat16 is 0.28 % too much
 
-    one, other = gradient(torch.bfloat16), gradient(torch.float32)
-    assert float((one * other).sum() / (other * other).sum()) == pytest.approx(1, abs=5e-4)
+    rough, exact = gradient(torch.bfloat16), gradient(torch.float32)
+    assert float((rough * exact).sum() / (exact * exact).sum()) == pytest.approx(1, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -115,14 +113,14 @@ def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
 
     def step():
         model.zero_grad()
-        found = objective.loss(model, batch).nll
-        found.backward()
-        return [found.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+        nll = objective.loss(model, batch).nll
+        nll.backward()
+        return [nll.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
     expected = step()
     monkeypatch.setattr(objective, "AT_ONCE", 1000)
-    for one, other in zip(step(), expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    for left, right in zip(step(), expected, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -133,11 +131,11 @@ def test_compiled_it_is_the_same(monkeypatch, multiple):
     monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
     monkeypatch.setattr("plm_core.models.output_layer.padded", lambda *given: padded(*given, multiple))
     monkeypatch.setattr("plm_core.models.output_layer._in_place", None)
-    found = torch.compile(output_nll, dynamic=False, fullgraph=True)(Output(*inputs), targets, weights)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
-    gradients = (torch.autograd.grad(nats, inputs) for nats in (found, expected))
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    nll = torch.compile(output_nll, dynamic=False, fullgraph=True)(Output(*inputs), targets, weights)
+    torch.testing.assert_close(nll, expected, rtol=1e-12, atol=0)
+    gradients = (torch.autograd.grad(nats, inputs) for nats in (nll, expected))
+    for left, right in zip(*gradients, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
 def test_compiled_for_a_gpu_more_logits_are_made_at_once_and_their_gradient_with_them(monkeypatch):

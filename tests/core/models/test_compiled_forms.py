@@ -56,13 +56,13 @@ def test_two_products_are_the_kernel(case, monkeypatch):
         torch.nn.functional, "scaled_dot_product_attention", lambda *a, **k: kernels.append(1) or kernel(*a, **k)
     )
     pretend(monkeypatch)
-    found = values()
+    actual = values()
     assert not kernels
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(actual, expected, strict=True):
         assert ours.isfinite().all()
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
     if arguments["attn_mask"] is not None and arguments["attn_mask"].shape[2] > 1:
-        assert not found[0][1, :, 0].any()
+        assert not actual[0][1, :, 0].any()
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "bias" not in case])
@@ -117,10 +117,10 @@ def test_bert_gives_the_states_that_are_asked_for_and_their_gradients(make, pape
     }[case]
     rows = torch.arange(5)[:, None]
     expected = model(ids, segments, **arguments)[rows, at]
-    found = model(ids, segments, **arguments, at=at)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    actual = model(ids, segments, **arguments, at=at)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
     weight = torch.randn(expected.shape, generator=draw, dtype=torch.float64)
     names, parameters = zip(*model.blocks.named_parameters(), strict=True)
-    gradients = [torch.autograd.grad((hidden * weight).sum(), parameters) for hidden in (found, expected)]
+    gradients = [torch.autograd.grad((hidden * weight).sum(), parameters) for hidden in (actual, expected)]
     for name, ours, theirs in zip(names, *gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, msg=name)

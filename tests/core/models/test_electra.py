@@ -28,14 +28,14 @@ GENERATOR = {"transform": "generator_predictions.dense", "transform_norm": "gene
 
 def encoder(tensors, prefix, width, heads, embedding):
     """The weights of one encoder, or their gradients, under the names of the reference."""
-    found = {}
+    named = {}
     for ours, theirs, layout in FAMILIES["bert"].lines({"layers": 2, "segments": 2}):
         if ours.startswith("blocks."):
             names = [name.replace("bert.", "electra.") for name in theirs]
-            found |= zip(names, layout.theirs(tensors[prefix + ours], heads), strict=True)
+            named |= zip(names, layout.theirs(tensors[prefix + ours], heads), strict=True)
     if embedding != width:
-        found |= {f"electra.embeddings_project.{k}": tensors[f"{prefix}project.{k}"] for k in ("weight", "bias")}
-    return found
+        named |= {f"electra.embeddings_project.{k}": tensors[f"{prefix}project.{k}"] for k in ("weight", "bias")}
+    return named
 
 
 def both(tensors, config, embedding):
@@ -115,8 +115,8 @@ def test_the_loss_of_a_step_is_that_of_the_references(made, dtype, sizes):
     agree(loss.nll / loss.num_targets, expected)
     (loss.nll / loss.num_targets).backward()
     expected.backward()
-    found = both({n: p.grad for n, p in ours.named_parameters()}, ours.config, ours.tokens.embedding_dim)
-    for theirs, gradients in zip((discriminator, generator), found, strict=True):
+    sides = both({n: p.grad for n, p in ours.named_parameters()}, ours.config, ours.tokens.embedding_dim)
+    for theirs, gradients in zip((discriminator, generator), sides, strict=True):
         for name, parameter in theirs.named_parameters():
             if name in gradients and not name.endswith("key.bias"):  # which changes no weight of attention: 0
                 agree(gradients[name], parameter.grad)

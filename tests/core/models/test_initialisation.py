@@ -39,12 +39,14 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize(("asked", "factor"), [({}, 1.0), ({"initializer_range": 0.07}, 3.5)], ids=["published", "own"])
+@pytest.mark.parametrize(
+    ("overrides", "factor"), [({}, 1.0), ({"initializer_range": 0.07}, 3.5)], ids=["published", "own"]
+)
 @pytest.mark.parametrize("paper", MODELS)
-def test_the_initial_deviations_are_those_of_the_paper(paper, asked, factor):
+def test_the_initial_deviations_are_those_of_the_paper(paper, overrides, factor):
     torch.manual_seed(0)
     entry = MODELS[paper]
-    model = entry.model(entry.config(vocab_size=997, context=199, layers=LAYERS, heads=4, width=D, **asked))
+    model = entry.model(entry.config(vocab_size=997, context=199, layers=LAYERS, heads=4, width=D, **overrides))
     drawn, used = {}, set()
     for name, parameter in model.named_parameters():
         pattern, rule = next(line for line in RULES[paper] if re.search(line[0], name))
@@ -101,10 +103,10 @@ def test_heads_that_look_at_neighbours_find_them_in_every_document(heads, width)
     weights = (q @ k.mT * (width / heads) ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
     assert (weights[:, (heads + 1) // 2 :] < 0.2).all()
     for head, distance in zip(range((heads + 1) // 2), (-1, 1, -2, 2, -3, 3), strict=False):
-        found = weights[:, head].diagonal(distance, -2, -1)
+        near = weights[:, head].diagonal(distance, -2, -1)
         has_one = mask[:, 0].diagonal(distance, -2, -1)
-        assert found[has_one].mean() > 0.7, distance
-        assert (found > 0.5)[has_one].float().mean() > 0.9, distance
+        assert near[has_one].mean() > 0.7, distance
+        assert (near > 0.5)[has_one].float().mean() > 0.9, distance
 
 
 def test_all_but_positions_queries_and_keys_are_drawn_as_published():

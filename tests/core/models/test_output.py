@@ -26,9 +26,9 @@ def test_padded_logits_and_gradients_are_those_of_the_plain_product(monkeypatch,
     expected = F.linear(*inputs)
     assert logits.shape == expected.shape == (5, 7, vocabulary)
     torch.testing.assert_close(logits, expected, rtol=1e-13, atol=1e-13)
-    found = torch.autograd.grad(logits.logsumexp(-1).sum(), inputs)
-    for one, other in zip(found, torch.autograd.grad(expected.logsumexp(-1).sum(), inputs), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    gradients = torch.autograd.grad(logits.logsumexp(-1).sum(), inputs)
+    for left, right in zip(gradients, torch.autograd.grad(expected.logsumexp(-1).sum(), inputs), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
 def test_on_a_cpu_the_product_is_the_plain_one_to_the_bit():

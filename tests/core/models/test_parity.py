@@ -196,12 +196,12 @@ def test_dropout_is_where_the_reference_has_it(pair, monkeypatch, paper):
     ours, theirs = pair(paper, torch.float64, dropout=0.3)
     pretend(monkeypatch)  # attention as two products, as the reference has
     torch.manual_seed(5)
-    found = ours.train().logits(ours(ids()))
+    logits = ours.train().logits(ours(ids()))
     torch.manual_seed(5)
     with exactly(torch.float64):
         expected = theirs.train()(ids()).logits
-    agree(found, expected)
-    assert (found - ours.eval().logits(ours(ids()))).abs().max() > 0.1
+    agree(logits, expected)
+    assert (logits - ours.eval().logits(ours(ids()))).abs().max() > 0.1
 
 
 @BOTH

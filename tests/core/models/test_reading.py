@@ -92,8 +92,8 @@ def test_a_memory_shortened_is_a_memory_whose_first_positions_are_hidden(make, k
     model = make("xlnet")
     _, memory = model.read_with_memory(ids())
     hidden = memory._replace(attention_mask=memory.attention_mask & (torch.arange(T) >= T - kept))
-    found, _ = model.read_with_memory(ids(1, length=5), memory=memory.last(kept))
-    torch.testing.assert_close(found, model.read_with_memory(ids(1, length=5), memory=hidden)[0], **CLOSE)
+    states, _ = model.read_with_memory(ids(1, length=5), memory=memory.last(kept))
+    torch.testing.assert_close(states, model.read_with_memory(ids(1, length=5), memory=hidden)[0], **CLOSE)
 
 
 @torch.no_grad()
@@ -117,8 +117,8 @@ def test_documents_one_behind_another_are_read_as_each_alone(make, pieces):
         hidden, state = model.read_with_memory(ids()[:, part], memory=state, ends=ends[:, part])
         read.append(hidden)
     assert 1 < int(ends.sum()) < B * T
-    for row, found in enumerate(torch.cat(read, dim=1)):
+    for row, states in enumerate(torch.cat(read, dim=1)):
         borders = sorted({0, *ends[row].nonzero().flatten().tolist(), T})
         for start, stop in pairwise(borders):
             alone = model.read(ids()[row : row + 1, start:stop])
-            torch.testing.assert_close(found[start:stop], alone[0], **CLOSE)
+            torch.testing.assert_close(states[start:stop], alone[0], **CLOSE)

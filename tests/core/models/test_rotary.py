@@ -33,8 +33,8 @@ def test_a_product_of_a_query_and_a_key_depends_on_their_distance_alone(base):
     q, k = (torch.randn(1, 1, 1, 8, dtype=torch.float64, generator=draw) for _ in range(2))
 
     def product(at, other):
-        one, two = (angles(torch.tensor([place]), 8, base, torch.float64) for place in (at, other))
-        return float((rotate(q, one) * rotate(k, two)).sum())
+        left, right = (angles(torch.tensor([place]), 8, base, torch.float64) for place in (at, other))
+        return float((rotate(q, left) * rotate(k, right)).sum())
 
     assert product(3, 1) == pytest.approx(product(8_003, 8_001), rel=1e-9)
     assert product(3, 1) != pytest.approx(product(3, 2), rel=1e-3)
@@ -43,10 +43,10 @@ def test_a_product_of_a_query_and_a_key_depends_on_their_distance_alone(base):
 def test_distant_positions_are_told_apart_in_float32():
     """Angles are counted in float64, whatever they are kept in."""
     place = 10**7 + 1
-    found = angles(torch.tensor([place]), 8, 10_000.0, torch.float32)
+    result = angles(torch.tensor([place]), 8, 10_000.0, torch.float32)
     expected = torch.tensor([place * 10_000.0 ** (-2 * i / 8) for i in range(4)], dtype=torch.float64).cos()
-    assert found.cos.dtype == found.sin.dtype == torch.float32
-    torch.testing.assert_close(found.cos.flatten(), expected.float(), rtol=0, atol=1e-6)
+    assert result.cos.dtype == result.sin.dtype == torch.float32
+    torch.testing.assert_close(result.cos.flatten(), expected.float(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("paper", ["llama", "modernbert"])

@@ -56,9 +56,9 @@ def test_a_published_size_has_the_published_parameters(paper, size):
     exact, published = SIZES[paper, size]
     with torch.device("meta"):
         model = entry.model(entry.config(**entry.presets[size]))
-    found = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("generator."))
-    assert found == exact
-    assert found == pytest.approx(published, rel=0.035)
+    count = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("generator."))
+    assert count == exact
+    assert count == pytest.approx(published, rel=0.035)
 
 
 def test_the_generator_has_the_sizes_of_the_paper():

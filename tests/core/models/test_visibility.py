@@ -17,18 +17,18 @@ def ids(rows=1, length=T, seed=0):
 
 def reach(model, forward):
     """What ``forward()`` [B, N, D] sees of row 0's tokens: for each output a list of the positions with a gradient."""
-    found = []
+    embeddings = []
 
     def embedded_as_leaf(module, arguments, output):
-        found.append(output.detach().requires_grad_())
-        return found[-1]
+        embeddings.append(output.detach().requires_grad_())
+        return embeddings[-1]
 
     hook = model.tokens.register_forward_hook(embedded_as_leaf)
     try:
         hidden = forward()
     finally:
         hook.remove()
-    (embedded,) = found
+    (embedded,) = embeddings
     seen = []
     for output in hidden[0]:
         # Not a plain sum: a layer normalisation makes that a constant.
@@ -147,11 +147,11 @@ def test_both_streams_of_xlnet_see_the_documents_that_they_stand_in(make):
     assert reach(model, lambda: hidden().query) == query
     with torch.no_grad():
         alone, behind = hidden(), hidden(memory)
-        for one, other, first in (
+        for left, right, first in (
             (alone.content, behind.content, [True] * 3 + [False] * 4),
             (alone.query, behind.query, [place < 3 for place in queries[0].tolist()]),
         ):
-            assert ((one - other).abs().amax(-1)[0] > 1e-9).tolist() == first  # what is masked rounds otherwise
+            assert ((left - right).abs().amax(-1)[0] > 1e-9).tolist() == first  # what is masked rounds otherwise
 
 
 def test_xlnet_reads_left_to_right_and_encodes_in_both_directions(make):

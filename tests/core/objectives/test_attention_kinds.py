@@ -52,9 +52,9 @@ class Asked(TorchFunctionMode):
 def test_no_paper_gives_a_mask_where_none_is_needed(store, name):
     model, objective = make(name)
     batch = objective.batches(store, model.config, 5).at(3, 1)
-    with Asked() as asked:
+    with Asked() as attention:
         objective.loss(model, batch)
-    assert asked.kinds == KINDS[name]
+    assert attention.kinds == KINDS[name]
 
 
 def test_the_guide_knows_every_kind():

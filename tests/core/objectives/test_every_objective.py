@@ -22,8 +22,8 @@ EACH = pytest.mark.parametrize("name", PAPERS)
 VOCABULARY = SIZES["vocab_size"]
 
 
-def equal(one, other):
-    return all(torch.equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+def equal(left, right):
+    return all(torch.equal(a, b) for a, b in zip(vars(left).values(), vars(right).values(), strict=True))
 
 
 @EACH
@@ -198,10 +198,10 @@ def test_memory_begins_anew_after_a_step_that_was_left_out(store, device, tmp_pa
     batches, fresh = objective.batches(store, model.config, 4), []
 
     def loss(model, batch, carry):
-        found = objective.loss(model, batch, carry)
+        result = objective.loss(model, batch, carry)
         if batch.inputs.is_cpu:  # and not only counted
             fresh.append(carry is None)
-        return replace(found, nll=found.nll * math.nan) if len(fresh) == 3 else found
+        return replace(result, nll=result.nll * math.nan) if len(fresh) == 3 else result
 
     config = LoopConfig(
         seed=1, steps=5, batch=4, optimizer=OptimizerConfig(1e-3, 1), anomalies=AnomalyConfig("skip"), report_every=5
@@ -232,13 +232,13 @@ def test_an_objective_is_built_from_its_section():
 def test_which_objectives_train_an_architecture():
     """What the sections say is what the models can do; one that was added may leave out models that could."""
     needs = {"causal": ["read"], "masked": ["pool", "logits"], "permutation": ["memory_for"], "replaced": ["detect"]}
-    known = [name for name in OBJECTIVES if name in {*needs, "hybrid"}]
-    assert len(known) == 5
+    names = [name for name in OBJECTIVES if name in {*needs, "hybrid"}]
+    assert len(names) == 5
     for entry in MODELS.values():
-        able = {name for name, methods in needs.items() if all(hasattr(entry.model, each) for each in methods)}
+        able = {name for name, methods in needs.items() if all(hasattr(entry.model, method) for method in methods)}
         if "causal" in able and "bidirectional" in signature(entry.model.read).parameters:
             able.add("hybrid")
-        assert [name for name in entry.objectives if name in known] == [name for name in known if name in able]
+        assert [name for name in entry.objectives if name in names] == [name for name in names if name in able]
 
 
 def test_parameters_that_do_not_fit_the_model_are_refused_with_both_values(store):

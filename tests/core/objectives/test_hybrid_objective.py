@@ -42,7 +42,7 @@ def sources(store, name, rows=5, seed=3, step=1):
     """A batch of the objective, and the same rows as the causal objective has them."""
     model, objective = make(name)
     plain = Causal(packing=objective.packing)
-    return tuple(each.batches(store, model.config, rows).at(seed, step) for each in (objective, plain))
+    return tuple(source.batches(store, model.config, rows).at(seed, step) for source in (objective, plain))
 
 
 @EACH
@@ -92,17 +92,17 @@ def all_see_all(q, k, v, attn_mask, causal, dropout):
 def nats_by_hand(model, batch, row, monkeypatch):
     """The nats of each prediction of a row, each document read alone, by a causal reading or one in which all see
     all."""
-    found = []
+    nats = []
     for document in batch.documents[row].unique():
-        here = (batch.documents[row] == document).nonzero().flatten()
+        places = (batch.documents[row] == document).nonzero().flatten()
         with monkeypatch.context() as patch:
             if batch.bidirectional[row]:
                 patch.setattr(gpt, "attend", all_see_all)
                 patch.setattr(llama, "attend", all_see_all)
-            logits = model.logits(model.read(batch.inputs[row : row + 1, here])[0]).log_softmax(-1)
-        targets = batch.targets[row, here]
-        found += [-logits[i, target] for i, target in enumerate(targets.tolist()) if target != IGNORED]
-    return torch.stack(found)
+            logits = model.logits(model.read(batch.inputs[row : row + 1, places])[0]).log_softmax(-1)
+        targets = batch.targets[row, places]
+        nats += [-logits[i, target] for i, target in enumerate(targets.tolist()) if target != IGNORED]
+    return torch.stack(nats)
 
 
 @EACH
@@ -122,8 +122,8 @@ def test_the_loss_is_the_mean_over_rows_of_both_losses(store, monkeypatch, name,
             torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
             for value in (loss.nll / loss.num_targets, torch.stack(means).mean())
         )
-        for one, other in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+        for left, right in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
 
 
 def test_a_row_in_which_nothing_can_be_predicted_counts_for_nothing(store):
@@ -135,9 +135,9 @@ def test_a_row_in_which_nothing_can_be_predicted_counts_for_nothing(store):
     assert batch.bidirectional.tolist() == [False, True, False, True]
     counts = (batch.targets != IGNORED).sum(1)
     assert int(counts[1]) == 0
-    each = (batch.weights * counts)[[0, 2, 3]]
-    torch.testing.assert_close(each, each.sum().expand(3) / 3)
-    assert float(each.sum()) == pytest.approx(int(batch.num_targets))
+    weighted = (batch.weights * counts)[[0, 2, 3]]
+    torch.testing.assert_close(weighted, weighted.sum().expand(3) / 3)
+    assert float(weighted.sum()) == pytest.approx(int(batch.num_targets))
     assert float(objective.loss(model, batch).nll) > 0
 
 

@@ -116,7 +116,7 @@ def test_only_masked_positions_reach_the_output_layer_and_a_pair_counts_as_its_m
     seen, output = [], model.output
     monkeypatch.setattr(model, "output", lambda hidden: seen.append(hidden.shape) or output(hidden))
     with torch.no_grad():
-        found = objective.loss(model, batch)
+        loss = objective.loss(model, batch)
         hidden = model(batch.inputs, batch.segments, batch.attention_mask)
         tokens = output(hidden[torch.arange(7)[:, None], batch.positions]).logits().log_softmax(-1)
         pairs = model.next_sentence(model.pool(hidden)).log_softmax(-1)
@@ -124,8 +124,8 @@ def test_only_masked_positions_reach_the_output_layer_and_a_pair_counts_as_its_m
     expected = 0.0
     for row, column in (batch.targets != IGNORED).nonzero().tolist():
         expected -= float(tokens[row, column, batch.targets[row, column]]) + float(pairs[row, batch.following[row]])
-    assert float(found.nll) == pytest.approx(expected, rel=1e-12)
-    assert int(found.num_targets) == int((batch.targets != IGNORED).sum())
+    assert float(loss.nll) == pytest.approx(expected, rel=1e-12)
+    assert int(loss.num_targets) == int((batch.targets != IGNORED).sum())
 
 
 def test_masks_are_drawn_anew_each_time_a_row_is_read(store):

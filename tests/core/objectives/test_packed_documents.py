@@ -69,10 +69,10 @@ def test_logits_loss_and_gradients_are_those_of_the_documents_one_by_one(short, 
         assert int(loss.num_targets) == int((batch.targets != IGNORED).sum())
         used = [p for p in model.parameters() if p.requires_grad]
         ours, theirs = (torch.autograd.grad(value, used, allow_unused=True) for value in (loss.nll, expected))
-        for one, other in zip(ours, theirs, strict=True):
-            assert (one is None) == (other is None)
-            if one is not None:
-                torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+        for left, right in zip(ours, theirs, strict=True):
+            assert (left is None) == (right is None)
+            if left is not None:
+                torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
     assert several > 1
 
 
@@ -145,12 +145,12 @@ def test_the_metrics_say_how_rows_are_used(short):
     for name, margin in (("gpt_documents", 0), ("roberta_documents", 1)):
         model, objective = make(name)
         batches = objective.batches(short, model.config, 3)
-        found = batches.metrics()
+        metrics = batches.metrics()
         most = model.config.context - 2 * margin
-        assert found["packing_documents_cut"] == sum(n - margin > most for n in LENGTHS) / len(LENGTHS)
+        assert metrics["packing_documents_cut"] == sum(n - margin > most for n in LENGTHS) / len(LENGTHS)
         held = torch.cat([part.inputs for part in batches.held_out(99)])
-        assert len(held) == found["packing_rows"]
-        assert found["packing_utilisation"] == pytest.approx(float((held != PAD).double().mean()))
+        assert len(held) == metrics["packing_rows"]
+        assert metrics["packing_utilisation"] == pytest.approx(float((held != PAD).double().mean()))
     assert make("gpt")[1].batches(short, make("gpt")[0].config, 3).metrics() == {}
 
 

@@ -43,8 +43,8 @@ def test_spans_are_of_one_to_so_many_neighbours_and_in_a_random_order():
         lengths.update(map(len, spans))
         first.update(int(span[0]) // 100 for span in spans)
         rising += int(np.diff(predicted).clip(0, 1).sum())
-    each = [lengths[length] / lengths.total() for length in (1, 2, 3, 4)]
-    assert all(0.17 < share < 0.37 for share in each), each  # the last span is cut short where fewer are left
+    shares = [lengths[length] / lengths.total() for length in (1, 2, 3, 4)]
+    assert all(0.17 < share < 0.37 for share in shares), shares  # the last span is cut short where fewer are left
     assert sum(lengths[length] for length in range(5, 11)) < 0.1 * lengths.total()
     assert all(0.12 < first[part] / first.total() < 0.21 for part in range(6))
     assert 0.45 < rising / (300 * 9) < 0.55

@@ -70,9 +70,9 @@ def test_a_full_disk_is_one_line_that_names_what_could_not_be_written(tmp_path, 
     path = tmp_path / "sub/x"
     write(path, tokenizer, documents)
     before = contents(tmp_path)
-    with no_room(), pytest.raises(OSError, match=r"^\[Errno 27\] File too large: '.*sub/[^']*x[^']*'$") as told:
+    with no_room(), pytest.raises(OSError, match=r"^\[Errno 27\] File too large: '.*sub/[^']*x[^']*'$") as raised:
         write(path, tokenizer, documents)
-    assert told.value.errno == errno.EFBIG
+    assert raised.value.errno == errno.EFBIG
     assert contents(tmp_path) == before
 
 
@@ -89,6 +89,6 @@ def test_a_snapshot_that_finds_no_room_names_its_folder_and_the_last_good_one(tm
 
 def test_what_is_no_error_of_the_disk_keeps_its_words(tmp_path):
     for error in (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ValueError("errno of nothing")):
-        with pytest.raises(type(error)) as told, atomic_folder(tmp_path / "x"):
+        with pytest.raises(type(error)) as raised, atomic_folder(tmp_path / "x"):
             raise error
-        assert told.value is error
+        assert raised.value is error

@@ -113,7 +113,7 @@ def test_who_looks_for_journals_takes_none_from_its_writer(tmp_path):
     command = [sys.executable, "-c", LOOK, str(tmp_path)]
     looking = [subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT, text=True) for _ in range(2)]
     try:
-        assert [each.stdout.readline() for each in looking] == ["ready\n"] * 2
+        assert [process.stdout.readline() for process in looking] == ["ready\n"] * 2
         for _ in range(1000):
             made = Journal.new(tmp_path, "x")
             assert made.path.exists()
@@ -124,6 +124,6 @@ def test_who_looks_for_journals_takes_none_from_its_writer(tmp_path):
             again.path.unlink()
             again.close()
     finally:
-        for each in looking:
-            each.kill()
-            each.wait()
+        for process in looking:
+            process.kill()
+            process.wait()

@@ -79,15 +79,15 @@ def test_a_store_in_another_place_has_its_files_there(filled, tmp_path, client_o
 def test_every_place_in_mlflow_s_tables_is_known(filled):
     """Another version of MLflow may keep places elsewhere, too."""
     folder, *_ = filled
-    found = set()
+    places = set()
     with sqlite3.connect(folder / "mlflow.db") as store:
         tables = [name for (name,) in store.execute("select name from sqlite_master where type = 'table'")]
         for table in tables:
             for _, column, *_ in store.execute(f"pragma table_info({table})").fetchall():
                 where = f"select count(*) from {table} where cast({column} as text) like '%/one/artifacts%'"
                 if store.execute(where).fetchone()[0]:
-                    found.add((table, column))
-    assert found == set(mlflow_stores.PLACES)
+                    places.add((table, column))
+    assert places == set(mlflow_stores.PLACES)
 
 
 def test_a_store_has_its_name_once_it_is_whole(tmp_path):

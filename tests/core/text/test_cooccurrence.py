@@ -52,9 +52,9 @@ def test_the_products_of_embeddings_are_those_of_information_counted_by_hand(sto
     expected = vectors * np.sqrt(values.clip(0)) @ vectors.T
     embedding = drawn(V)
     begin_with_neighbours(embedding, tokens, 0.02)
-    found = (embedding[seen] @ embedding[seen].T).double().numpy()
+    products = (embedding[seen] @ embedding[seen].T).double().numpy()
     expected = expected[np.ix_(seen, seen)]
-    assert found / found.trace() == pytest.approx(expected / expected.trace(), abs=1e-4)
+    assert products / products.trace() == pytest.approx(expected / expected.trace(), abs=1e-4)
 
 
 def test_only_tokens_of_the_text_change_and_to_the_deviation_of_trained_ones(store):

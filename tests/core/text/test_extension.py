@@ -64,15 +64,15 @@ def test_a_new_row_is_the_mean_of_the_rows_of_its_parts_and_old_ones_stay(start)
     weights = start.model.state_dict()
     sizes = vars(start.model.config) | {"vocab_size": new.vocab_size}
     like = checkpoint.build(start.config.architecture, sizes, "model").state_dict()
-    found = grown(weights, like, new)
-    changed = {name for name in weights if len(weights[name]) != len(found[name])}
+    longer = grown(weights, like, new)
+    changed = {name for name in weights if len(weights[name]) != len(longer[name])}
     assert changed == {name for name in ("tokens.weight", "bias", "unembed.weight") if name in weights}
-    for name, tensor in found.items():
+    for name, tensor in longer.items():
         assert tensor.shape == like[name].shape
         assert torch.equal(tensor[: len(weights[name])], weights[name])
     for name in changed:
         for token, parts in enumerate(new.parts, old.vocab_size):
-            torch.testing.assert_close(found[name][token], found[name][parts].mean(0), rtol=0, atol=0)
+            torch.testing.assert_close(longer[name][token], longer[name][parts].mean(0), rtol=0, atol=0)
 
 
 def test_a_lossy_tokenizer_that_extends_another_is_named_by_that(start):

@@ -38,8 +38,8 @@ def test_bert_gives_the_same_ids_from_our_vocabulary(berts, documents):
 
     @given(text=TEXTS)
     def check(text):
-        found = theirs(normalize(text), add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        assert found == ours.encode(text)
+        ids = theirs(normalize(text), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert ids == ours.encode(text)
 
     check()
     for document in documents:
@@ -58,25 +58,25 @@ def test_decode_gives_the_words_of_the_released_code_with_one_space_between(bert
         decoded = ours.decode(ids)
         words = BasicTokenizer(do_lower_case=lowercase, strip_accents=None).tokenize(normalize(text))
         # Two deviations of the library: it leaves decomposed what it does not strip, and knows no final sigma.
-        found, expected = (unicodedata.normalize("NFC", t).replace("ς", "σ") for t in (decoded, " ".join(words)))
-        assert found == expected
+        actual, expected = (unicodedata.normalize("NFC", t).replace("ς", "σ") for t in (decoded, " ".join(words)))
+        assert actual == expected
         assert ours.encode(decoded) == ids or not (lowercase or unicodedata.is_normalized("NFC", decoded))
 
     check()
 
 
 def test_every_character_begins_a_word_and_goes_on_with_one_unless_it_always_stands_alone(berts):
-    known = set(berts[0].tokens)
-    assert {"a", "##a", "-", "漢", "7", "##7"} <= known
-    assert not {"##-", "##漢", "##<", " ", "\u200d"} & known
+    pieces = set(berts[0].tokens)
+    assert {"a", "##a", "-", "漢", "7", "##7"} <= pieces
+    assert not {"##-", "##漢", "##<", " ", "\u200d"} & pieces
 
 
 def test_a_rare_character_is_unknown_and_ties_are_broken_by_the_characters():
     texts = ["ab" * 4999 + " " + "xyzw"]
-    found = json.loads(train_tokenizer(texts, TokenizerConfig("wordpiece", 11, 0.9995)))["model"]["vocab"]
-    assert [piece for piece in found if len(piece) == 1] == ["a", "b"]
-    found = json.loads(train_tokenizer([*texts, "aw aw"], TokenizerConfig("wordpiece", 17, 0.9999)))["model"]["vocab"]
-    assert [piece for piece in found if len(piece) == 1] == ["a", "b", "w", "x", "y"]
+    vocab = json.loads(train_tokenizer(texts, TokenizerConfig("wordpiece", 11, 0.9995)))["model"]["vocab"]
+    assert [piece for piece in vocab if len(piece) == 1] == ["a", "b"]
+    vocab = json.loads(train_tokenizer([*texts, "aw aw"], TokenizerConfig("wordpiece", 17, 0.9999)))["model"]["vocab"]
+    assert [piece for piece in vocab if len(piece) == 1] == ["a", "b", "w", "x", "y"]
 
 
 def test_special_tokens_and_unknown_words_are_left_out_and_words_are_joined_again(berts):
@@ -99,8 +99,8 @@ def gpts(tokenizers):
 
 def test_the_bytes_have_the_letters_of_the_library_and_the_rest_are_merges(gpts):
     assert set(LETTERS) == set(Library.alphabet())
-    ((found, _),) = Library(add_prefix_space=False, use_regex=False).pre_tokenize_str("".join(map(chr, range(256))))
-    assert found == "".join(LETTERS[byte] for byte in "".join(map(chr, range(256))).encode())
+    ((letters, _),) = Library(add_prefix_space=False, use_regex=False).pre_tokenize_str("".join(map(chr, range(256))))
+    assert letters == "".join(LETTERS[byte] for byte in "".join(map(chr, range(256))).encode())
     assert tuple(gpts[0].tokens[:263]) == FIRST
     merges = json.loads(gpts[0].data)["model"]["merges"]
     assert ["".join(pair) for pair in merges] == gpts[0].tokens[263:]
@@ -129,10 +129,10 @@ def test_pieces_are_shown_as_text_or_as_bytes(gpts):
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "bytelevel"])
 def test_words_begin_at_spaces_and_around_line_ends(tokenizers, kind):
     text = "so kasi\n\nlobi, so"
-    found = tokenizers[kind].spell(text)
+    spelled = tokenizers[kind].spell(text)
     words: list[bytes] = []
     rest = text.encode()
-    for size, start in zip(found.sizes, found.starts, strict=True):
+    for size, start in zip(spelled.sizes, spelled.starts, strict=True):
         part, rest = rest[:size], rest[size:]
         words = [*words, part] if start else [*words[:-1], words[-1] + part]
     assert b"".join(words) == text.encode()

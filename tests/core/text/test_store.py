@@ -71,9 +71,9 @@ def test_any_spans_are_those_slices_one_behind_the_other(store, stream, data):
     starts = np.array([start for start, _ in spans], dtype=np.int64)
     lengths = np.minimum([length for _, length in spans], len(stream) - starts).astype(np.int64)
     expected = [token for start, n in zip(starts, lengths, strict=True) for token in stream[start : start + n]]
-    found = store.spans(starts, lengths)
-    assert found.tolist() == expected
-    assert found.dtype == np.int64
+    ids = store.spans(starts, lengths)
+    assert ids.tolist() == expected
+    assert ids.dtype == np.int64
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 3), (0, 10**9)])

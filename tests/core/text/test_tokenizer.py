@@ -69,8 +69,8 @@ def test_decode_of_encode_is_the_normal_form(tokenizers, kind, text):
 @given(text=st.text() | AWKWARD)
 def test_no_text_spells_a_special_token(tokenizers, kind, text):
     """But for UNK, which says that a lossy tokenizer has no piece for a word."""
-    found = set(tokenizers[kind].encode(text)) & set(range(len(PIECES)))
-    assert found <= (set() if tokenizers[kind].lossless else {UNK})
+    special = set(tokenizers[kind].encode(text)) & set(range(len(PIECES)))
+    assert special <= (set() if tokenizers[kind].lossless else {UNK})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,15 +90,15 @@ def test_the_name_of_a_special_token_is_ordinary_text_even_where_the_corpus_is_f
 @example(text="a \u0301b")
 @example(text="漢\u0301字 \u0958 İ")
 def test_what_the_tokens_stand_for_adds_up_to_the_text(tokenizers, kind, text):
-    found = tokenizers[kind].spell(text)
-    assert found.ids == tokenizers[kind].encode(text)
+    spelled = tokenizers[kind].spell(text)
+    assert spelled.ids == tokenizers[kind].encode(text)
     # Many at once are encoded as one by one.
-    assert [ids.tolist() for ids in tokenizers[kind].encode_batch(["ba", text])][1] == found.ids
-    assert len(found.sizes) == len(found.starts) == len(found.ids)
-    assert min(found.sizes, default=0) >= 0
-    assert sum(found.sizes) == (len(normalize(text).encode()) if found.ids else 0)
-    assert found.ids or not tokenizers[kind].lossless or not normalize(text)
-    assert found.starts[:1] in ([], [True])
+    assert [ids.tolist() for ids in tokenizers[kind].encode_batch(["ba", text])][1] == spelled.ids
+    assert len(spelled.sizes) == len(spelled.starts) == len(spelled.ids)
+    assert min(spelled.sizes, default=0) >= 0
+    assert sum(spelled.sizes) == (len(normalize(text).encode()) if spelled.ids else 0)
+    assert spelled.ids or not tokenizers[kind].lossless or not normalize(text)
+    assert spelled.starts[:1] in ([], [True])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,7 +140,7 @@ def test_neither_the_process_nor_its_threads_change_a_byte(documents, tmp_path):
     """The hash tables of Python and of the library are ordered anew in each process."""
     texts = "\f".join(d.text.replace("ba", "bé").replace("ko", "ﬂ漢") for d in documents)
     (tmp_path / "texts").write_text(texts)
-    found = set()
+    digests = set()
     for seed, threads in (("0", "1"), ("1", "2"), ("2", "3"), ("3", "1")):
         done = subprocess.run(
             [sys.executable, "-c", TRAIN, tmp_path / "texts", *KINDS],
@@ -149,9 +149,9 @@ def test_neither_the_process_nor_its_threads_change_a_byte(documents, tmp_path):
             text=True,
             check=True,
         )
-        found.add(done.stdout)
-    assert len(found) == 1
-    assert len(set(found.pop().split())) == len(KINDS)
+        digests.add(done.stdout)
+    assert len(digests) == 1
+    assert len(set(digests.pop().split())) == len(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -31,11 +31,11 @@ def test_any_step_is_read_without_those_before(seed, step, batch, count):
     assert np.array_equal(items_at(seed, step, batch, count), alone)
 
 
-@given(seed=SEEDS, step=st.integers(0, 99), ranks=st.integers(1, 7), each=st.integers(1, 5))
-def test_each_rank_can_read_its_slice_of_the_global_batch_alone(store, seed, step, ranks, each):
+@given(seed=SEEDS, step=st.integers(0, 99), ranks=st.integers(1, 7), rows=st.integers(1, 5))
+def test_each_rank_can_read_its_slice_of_the_global_batch_alone(store, seed, step, ranks, rows):
     windows = Windows(store, 14, 13)
-    whole = windows.rows_at(seed, step, ranks * each)
-    parts = [windows.rows_at(seed, step * ranks + rank, each) for rank in range(ranks)]
+    whole = windows.rows_at(seed, step, ranks * rows)
+    parts = [windows.rows_at(seed, step * ranks + rank, rows) for rank in range(ranks)]
     assert np.array_equal(np.concatenate(parts), whole)
 
 
@@ -173,7 +173,7 @@ def test_only_its_text_tells_whether_b_follows(tmp_path, tokenizer, shortest, lo
     store = TokenStore(tmp_path / "some")
     pairs = Pairs(store, 125)
     begins, ends = {int(o) for o in store.offsets[:-1]}, {int(o) - 1 for o in store.offsets[1:]}
-    told = {True: [], False: []}
+    descriptions = {True: [], False: []}
     cut_short = 0
     for step in range(6000):
         a, b, follows = pairs.places(step % len(pairs), draws(1, step, 0))
@@ -183,14 +183,16 @@ def test_only_its_text_tells_whether_b_follows(tmp_path, tokenizer, shortest, lo
         # As long as the pair would be that goes on: but for a document longer than all others, if there is one.
         full = min(125, int(store.offsets[of_a + 1] - store.offsets[of_a]) - 1)
         cut_short += a[1] - a[0] + b[1] - b[0] < full
-        told[follows].append((a[0] in begins, b[1] in ends, a[1] - a[0], b[1] - b[0]))
+        descriptions[follows].append((a[0] in begins, b[1] in ends, a[1] - a[0], b[1] - b[0]))
     assert cut_short <= 3
     for column in range(4):
-        means = [np.mean([row[column] for row in told[follows]]) for follows in (True, False)]
-        spread = np.std([row[column] for row in told[True]]) / len(told[True]) ** 0.5
+        means = [np.mean([row[column] for row in descriptions[follows]]) for follows in (True, False)]
+        spread = np.std([row[column] for row in descriptions[True]]) / len(descriptions[True]) ** 0.5
         assert abs(means[0] - means[1]) <= 6 * spread, column
     # A table of A's and B's sizes and ends, learned from half of the pairs, tells nothing of the others.
-    rows = [((*row[:2], row[2] // 8, row[3] // 8), follows) for follows in told for row in told[follows]]
+    rows = [
+        ((*row[:2], row[2] // 8, row[3] // 8), follows) for follows in descriptions for row in descriptions[follows]
+    ]
     draw.shuffle(rows)
     learned = {}
     for row, follows in rows[:3000]:
@@ -203,9 +205,9 @@ def test_where_no_other_document_is_as_long_b_is_the_end_of_the_longest(tmp_path
     write_store(tmp_path / "two", [("a", "word " * 90), ("b", "a few words"), ("c", "")], tokenizer)
     store = TokenStore(tmp_path / "two")
     pairs = Pairs(store, 40)
-    found = [pairs.places(0, draws(1, step, 0))[1:] for step in range(99)]
-    assert min(b for b, follows in found if not follows) == (store.offsets[1] + 1, store.offsets[2] - 1)
-    assert {b[1] for b, follows in found if not follows} == {store.offsets[2] - 1}
+    places = [pairs.places(0, draws(1, step, 0))[1:] for step in range(99)]
+    assert min(b for b, follows in places if not follows) == (store.offsets[1] + 1, store.offsets[2] - 1)
+    assert {b[1] for b, follows in places if not follows} == {store.offsets[2] - 1}
 
 
 def test_pairs_of_a_single_document_are_refused(tmp_path, tokenizer):

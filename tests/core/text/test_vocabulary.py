@@ -13,20 +13,20 @@ UNSEEN = ["Kasi so lobitumo. \u2603 so\n", "ba\n\nbala  漢"]
 @pytest.mark.parametrize("kind", NOT_LEARNED)
 def test_the_numbers_are_those_of_counting(tokenizers, documents, kind):
     tokenizer, trained_on = tokenizers[kind], [d.text for d in documents]
-    found = measure(tokenizer, trained_on, UNSEEN)
+    measured = measure(tokenizer, trained_on, UNSEEN)
     ids = [i for text in UNSEEN for i in tokenizer.encode(text)]
-    assert found.vocab_size == 307
-    assert found.bytes_per_token == sum(len(text.encode()) for text in UNSEEN) / len(ids)
-    assert found.fertility == len(ids) / 8
-    assert found.unknown_rate == ids.count(UNK) / len(ids)
-    assert (found.unknown_rate > 0) == (kind == "wordpiece")
+    assert measured.vocab_size == 307
+    assert measured.bytes_per_token == sum(len(text.encode()) for text in UNSEEN) / len(ids)
+    assert measured.fertility == len(ids) / 8
+    assert measured.unknown_rate == ids.count(UNK) / len(ids)
+    assert (measured.unknown_rate > 0) == (kind == "wordpiece")
     spelled = [tokenizer.encode(f" {word}") for word in ("Kasi", "so", "lobitumo", "so", "ba", "bala", "漢")]
-    assert found.fragmented_share == sum(len(ids) > 1 or UNK in ids for ids in spelled) / 7
+    assert measured.fragmented_share == sum(len(ids) > 1 or UNK in ids for ids in spelled) / 7
     counts = Counter(i for text in trained_on for i in tokenizer.encode(text))
     entries = range(len(PIECES), 307)
-    assert found.rare_share == pytest.approx(sum(counts[i] < RARE for i in entries) / 300)
-    assert found.unused_share == pytest.approx(sum(counts[i] == 0 for i in entries) / 300)
-    assert 0 < found.unused_share < found.rare_share < 1
+    assert measured.rare_share == pytest.approx(sum(counts[i] < RARE for i in entries) / 300)
+    assert measured.unused_share == pytest.approx(sum(counts[i] == 0 for i in entries) / 300)
+    assert 0 < measured.unused_share < measured.rare_share < 1
 
 
 def test_a_sample_is_all_or_spans_the_whole():

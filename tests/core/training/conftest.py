@@ -14,8 +14,8 @@ def start_in(make_gpt, device):
 
     def start(folder, config=CONFIG, validate=validate, batch_at=batch_at, stop=None, loss=None, **model):
         def seen(evaluate):
-            found = validate(evaluate)
-            return found if isinstance(found, Validation) else Validation(found)
+            result = validate(evaluate)
+            return result if isinstance(result, Validation) else Validation(result)
 
         model = make_gpt(**({"dropout": 0.3} | model))
         snapshots = Snapshots(folder, config.keep_snapshots)

@@ -85,10 +85,10 @@ def main(paper, folder, out, stop=None):
     batches, held_out = (objective.batches(Text.made(seed, 29), model.config, config.batch) for seed in (5, 3))
 
     def seen(model, batch, carry):
-        found = loss_of(model, batch, carry)
+        loss = loss_of(model, batch, carry)
         if not torch.is_grad_enabled():
             rows.append(len(batch.inputs))
-        return found
+        return loss
 
     rows = []
 
@@ -106,14 +106,14 @@ def main(paper, folder, out, stop=None):
 
     reports = train(model, seen, batch_at, validate, config, device, snapshots, ranks, interrupted)
     try:
-        told = [asdict(replace(report, throughput=None)) for report in reports]
+        written = [asdict(replace(report, throughput=None)) for report in reports]
     except Stopped:
         return
     weights = whole(model.state_dict(), ranks)
     assert bool(weights) == ranks.first
     assert ranks.size == 1 or ranks.mode == "ddp" or type(model.tokens.weight.data).__name__ == "DTensor"
     if ranks.first:
-        Path(out).write_text(json.dumps(told))
+        Path(out).write_text(json.dumps(written))
         torch.save(weights, f"{out}.pt")
     leave()
 

@@ -24,9 +24,9 @@ def poisoned(*steps, by=math.nan):
     rows = {step: batch_at(step).inputs for step in steps}
 
     def loss(model, batch, carry):
-        found = CAUSAL.loss(model, batch, carry)
+        result = CAUSAL.loss(model, batch, carry)
         bad = any(torch.equal(batch.inputs, some) for some in rows.values())
-        return Loss(found.nll * by, found.num_targets) if bad else found
+        return Loss(result.nll * by, result.num_targets) if bad else result
 
     return loss
 
@@ -137,7 +137,7 @@ def test_weights_that_no_report_has_looked_at_are_not_saved_when_they_are_broken
 
 def test_a_rollback_when_the_time_is_over_still_ends_with_a_validated_step(start, monkeypatch, in_turn):
     now = [0.0]
-    monkeypatch.setattr("plm_core.training.schedule.perf_counter", lambda: now[0])
+    monkeypatch.setattr("plm_core.training.learning_rate.perf_counter", lambda: now[0])
 
     def slow(step):
         now[0] += 1.0
@@ -173,8 +173,10 @@ def test_a_spike_is_far_above_the_steps_before_and_is_not_counted_among_them(sta
 
 
 def test_a_spike_that_ends_a_run_is_said_to_be_one(start):
-    said = r"more than 30 standard deviations .* previous \d+ steps; expected a learning rate below .*; the last good"
-    with pytest.raises(Diverged, match=said):
+    message = (
+        r"more than 30 standard deviations .* previous \d+ steps; expected a learning rate below .*; the last good"
+    )
+    with pytest.raises(Diverged, match=message):
         list(start(policy("stop", sigmas=30.0, window=16), loss=poisoned(12, by=500.0))[1])
 
 
@@ -211,14 +213,14 @@ def test_out_of_memory_halves_the_rows_at_a_time_and_goes_on_with_the_same_batch
     whole, expected = start(folder="whole", dropout=0.0)
     expected = list(expected)
     model, reports = start(loss=hungry(2), dropout=0.0)
-    with pytest.warns(UserWarning, match=r"out of memory at step 1: from now on \d rows at a time") as told:
+    with pytest.warns(UserWarning, match=r"out of memory at step 1: from now on \d rows at a time") as caught:
         reports = list(reports)
-    said = [str(warning.message) for warning in told if "out of memory" in str(warning.message)]
-    assert [line.split("from now on ")[1][:6] for line in said] == ["4 rows", "2 rows"]
-    for one, other in zip(reports, expected, strict=True):
-        assert one.loss == pytest.approx(other.loss, rel=1e-12)
-    for one, other in zip(model.parameters(), whole.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    messages = [str(warning.message) for warning in caught if "out of memory" in str(warning.message)]
+    assert [line.split("from now on ")[1][:6] for line in messages] == ["4 rows", "2 rows"]
+    for left, right in zip(reports, expected, strict=True):
+        assert left.loss == pytest.approx(right.loss, rel=1e-12)
+    for left, right in zip(model.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-11)
 
 
 def test_out_of_memory_in_validation_leaves_the_steps_as_they_were(start):
@@ -226,16 +228,16 @@ def test_out_of_memory_in_validation_leaves_the_steps_as_they_were(start):
     undisturbed, expected = start(folder="whole")
     expected = plain(expected)
     model, reports = start(loss=hungry(2, learning=False))
-    with pytest.warns(UserWarning, match="out of memory") as told:
+    with pytest.warns(UserWarning, match="out of memory") as caught:
         reports = plain(reports)
-    said = [str(warning.message) for warning in told if "out of memory" in str(warning.message)]
-    assert [line.split(" (")[0] for line in said] == [
+    messages = [str(warning.message) for warning in caught if "out of memory" in str(warning.message)]
+    assert [line.split(" (")[0] for line in messages] == [
         f"out of memory in validation: from now on {rows} rows at a time" for rows in (4, 2)
     ]
     assert same(model, undisturbed)
-    found, whole = ([report.pop("valid_loss") or 0.0 for report in some] for some in (reports, expected))
+    losses, whole = ([report.pop("valid_loss") or 0.0 for report in some] for some in (reports, expected))
     assert reports == expected
-    assert found == pytest.approx(whole, rel=1e-12)
+    assert losses == pytest.approx(whole, rel=1e-12)
 
 
 def test_a_run_that_was_cut_smaller_goes_on_with_parts_of_that_size(start):

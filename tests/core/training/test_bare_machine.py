@@ -25,4 +25,4 @@ def test_text_becomes_trained_weights_with_five_packages(tmp_path):
     assert done.returncode == 0, done.stderr
     losses = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in done.stdout.splitlines()}
     assert list(losses) == ["gpt", "llama", "bert", "modernbert", "xlnet"]
-    assert all(found[-1] < found[0] for found in losses.values())
+    assert all(curve[-1] < curve[0] for curve in losses.values())

@@ -51,9 +51,9 @@ def graphs():
 
 def gradients(model, loss):
     loss.nll.backward()
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad(set_to_none=True)
-    return found
+    return grads
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def test_a_compiled_loss_and_its_gradients_are_those_of_the_objective(store, dev
     plain_carry = carry = None
     for step in range(4):
         batch = batches.at(7, step)
-        expected, found = objective.loss(model, batch, plain_carry), loss_of(model, batch, carry)
-        torch.testing.assert_close(found.nll, expected.nll, rtol=1e-9, atol=0)
-        assert found.num_targets == expected.num_targets
-        torch.testing.assert_close(gradients(model, found), gradients(model, expected), rtol=1e-7, atol=1e-9)
-        plain_carry, carry = expected.carry, found.carry
+        expected, actual = objective.loss(model, batch, plain_carry), loss_of(model, batch, carry)
+        torch.testing.assert_close(actual.nll, expected.nll, rtol=1e-9, atol=0)
+        assert actual.num_targets == expected.num_targets
+        torch.testing.assert_close(gradients(model, actual), gradients(model, expected), rtol=1e-7, atol=1e-9)
+        plain_carry, carry = expected.carry, actual.carry
     assert list(model.state_dict()) == names
     # A first batch has no memory behind it, and so a graph of its own.
     assert graphs() == (2 if name == "xlnet" else 1)
@@ -95,8 +95,8 @@ def test_blocks_that_are_recomputed_are_compiled_too(store, device, name):
     batch = objective.batches(store, model.config, 5).at(7, 0)
     expected = gradients(model, objective.loss(model, batch))
     wrap(model, recompute)
-    found = gradients(model, compiled(objective.loss, device.device)(model, batch, None))
-    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+    actual = gradients(model, compiled(objective.loss, device.device)(model, batch, None))
+    torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-9)
     assert graphs() == 1
 
 
@@ -181,9 +181,9 @@ def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, archi
         ]
         few, exact = collate(rows, 42), collate(rows)
         widths.add(few.inputs.shape[-1])
-        found, expected = loss_of(classifier, few, None), example_loss(classifier, exact)
-        torch.testing.assert_close(found.nll, expected.nll, rtol=1e-9, atol=0)
-        torch.testing.assert_close(gradients(classifier, found), gradients(classifier, expected), rtol=1e-7, atol=1e-9)
+        actual, expected = loss_of(classifier, few, None), example_loss(classifier, exact)
+        torch.testing.assert_close(actual.nll, expected.nll, rtol=1e-9, atol=0)
+        torch.testing.assert_close(gradients(classifier, actual), gradients(classifier, expected), rtol=1e-7, atol=1e-9)
     assert widths == {32, 42}
     assert graphs() == 2
 
@@ -199,10 +199,10 @@ def test_on_a_gpu_whole_batches_are_replayed_and_parts_are_not(monkeypatch, kind
     monkeypatch.setattr(parallelize, "_compile", compile)
     monkeypatch.setattr(parallelize, "_can_compile", lambda _: True)
     loss_of = compiled(example_loss, torch.device(kind), replayed=4)
-    found = [loss_of(None, causal_batch(ROWS[:rows]), None) for rows in (4, 2)]
+    losses = [loss_of(None, causal_batch(ROWS[:rows]), None) for rows in (4, 2)]
     assert ran == expected
     # What is carried on stays as it is when the next replay writes where this one wrote.
     carried += 1
-    for loss in found:
+    for loss in losses:
         assert loss.carry[0].is_contiguous()
         assert not loss.carry[0].any()

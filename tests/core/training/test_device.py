@@ -57,11 +57,11 @@ def test_bfloat16_is_used_where_it_is_asked_for_and_there(hardware, precision):
 @pytest.mark.parametrize("pinned", [True, False])
 def test_copies_on_the_host_are_made_where_no_memory_can_be_pinned_too(monkeypatch, pinned):
     plain = torch.empty_like
-    asked = []
+    requests = []
 
     def empty_like(tensor, **how):
-        asked.append(how.pop("pin_memory", None))
-        if asked[-1] is not None and not pinned:
+        requests.append(how.pop("pin_memory", None))
+        if requests[-1] is not None and not pinned:
             raise RuntimeError("CUDA error: out of memory")
         return plain(tensor, **how)
 
@@ -70,7 +70,7 @@ def test_copies_on_the_host_are_made_where_no_memory_can_be_pinned_too(monkeypat
     copies = on_host(given)
     assert all(torch.equal(copies[name], tensor) for name, tensor in given.items())
     assert not {copy.data_ptr() for copy in copies.values()} & {tensor.data_ptr() for tensor in given.values()}
-    assert asked == ([False, False] if pinned else [False, None, False, None])
+    assert requests == ([False, False] if pinned else [False, None, False, None])
 
 
 def test_the_threads_of_a_training_use_its_gpu(monkeypatch, tmp_path):

@@ -58,8 +58,8 @@ def test_gpt2_needs_what_palm_and_nanogpt_say():
         ids = torch.zeros(2, 1024, dtype=torch.long)
         batch = CausalBatch(ids, ids, torch.ones(2, dtype=torch.bool))
     N = sum(p.numel() for p in model.parameters()) - model.positions.weight.numel()
-    said = 6 * N + 12 * config.layers * config.heads * (config.width // config.heads) * 1024
-    assert step_flops(model, Causal().loss, batch) / (2 * 1024) == pytest.approx(said, rel=0.002)
+    published = 6 * N + 12 * config.layers * config.heads * (config.width // config.heads) * 1024
+    assert step_flops(model, Causal().loss, batch) / (2 * 1024) == pytest.approx(published, rel=0.002)
 
 
 def test_llama_needs_fewer_keys_and_a_third_matrix(store):
@@ -110,7 +110,7 @@ def test_xlnet_needs_two_streams_over_memory_and_text(store, carried):
     keys = 2 * product(B * K, D, D)
     # The content stream's last states predict nothing, so that nothing comes back from them.
     expected = L * (keys + stream(N, 3)) + (L - 1) * stream(T, 3) + stream(T, 1) + product(B * N, D, V)
-    carry = tuple(each.to(META) for each in objective.loss(model, batch).carry) if carried else None
+    carry = tuple(tensor.to(META) for tensor in objective.loss(model, batch).carry) if carried else None
     assert step_flops(model, lambda there, rows, _: objective.loss(there, rows, carry), batch) == expected
 
 

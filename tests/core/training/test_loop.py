@@ -15,7 +15,7 @@ from plm_core.training.callbacks.loss_metrics import Validation, best_report
 from plm_core.training.device import Device
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.schedule import learning_rate_at, progress_at
+from plm_core.training.learning_rate import learning_rate_at, progress_at
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.training_config import LoopConfig
 
@@ -39,12 +39,12 @@ def test_accumulation_changes_no_loss_and_no_weight(start, parts):
     whole, reports = start(folder="1", dropout=0.0)
     reports = list(reports)
     cut, in_parts = start(replace(CONFIG, accumulation=parts), folder="parts", dropout=0.0)
-    for one, other in zip(reports, in_parts, strict=True):
-        assert other.loss == pytest.approx(one.loss, rel=1e-12)
-        assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-11)
-        assert other.predictions == one.predictions
-    for one, other in zip(whole.parameters(), cut.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    for left, right in zip(reports, in_parts, strict=True):
+        assert right.loss == pytest.approx(left.loss, rel=1e-12)
+        assert right.gradient_norm == pytest.approx(left.gradient_norm, rel=1e-11)
+        assert right.predictions == left.predictions
+    for left, right in zip(whole.parameters(), cut.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-11)
 
 
 def test_accumulation_weighs_every_prediction_alike_when_parts_have_different_counts(start):
@@ -58,9 +58,9 @@ def test_accumulation_weighs_every_prediction_alike_when_parts_have_different_co
 
     _, whole = start(folder="1", dropout=0.0, batch_at=uneven)
     _, parts = start(replace(CONFIG, accumulation=4), folder="4", dropout=0.0, batch_at=uneven)
-    for one, other in zip(whole, parts, strict=True):
-        assert other.loss == pytest.approx(one.loss, rel=1e-12)
-        assert one.predictions == other.predictions == 2 * (4 * 1 + 4 * 11)
+    for left, right in zip(whole, parts, strict=True):
+        assert right.loss == pytest.approx(left.loss, rel=1e-12)
+        assert left.predictions == right.predictions == 2 * (4 * 1 + 4 * 11)
 
 
 def test_how_often_one_validates_or_saves_changes_no_weight_of_the_last_step(start):
@@ -133,8 +133,8 @@ def test_validation_is_in_evaluation_mode_and_in_the_precision_of_a_step(make_gp
     config = replace(CONFIG, steps=4, valid_every=2, precision=precision)
     device = Device(torch.device("cpu"), 1, bfloat16=True)
     list(train(make_gpt().float(), loss, batch_at, validate, config, device, Snapshots(tmp_path)))
-    asked = {autocast for training, autocast in read if not training}
-    assert asked == {precision == "bfloat16"}
+    precisions = {autocast for training, autocast in read if not training}
+    assert precisions == {precision == "bfloat16"}
 
 
 def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshots_nor_the_first_steps(

@@ -72,21 +72,21 @@ def test_the_meters_of_some_steps(now, causal, ranks):
 
 
 def test_a_part_of_a_batch_is_as_good_as_the_whole(now, causal):
-    found = []
+    rates = []
     for rows in (causal[2], next(causal[2].split(5))):
         made = profiler(*causal[:2])
         made.calibrate(rows)
-        found.append(made.read(100).mfu_measured)
-    assert found[0] == found[1] > 0
+        rates.append(made.read(100).mfu_measured)
+    assert rates[0] == rates[1] > 0
 
 
 def test_the_precision_that_counts_is_the_one_that_runs(monkeypatch, causal):
-    asked = []
+    precisions = []
     measured = "plm_core.training.callbacks.speed_monitor.measured_flops"
-    monkeypatch.setattr(measured, lambda device, precision: asked.append(precision))
+    monkeypatch.setattr(measured, lambda device, precision: precisions.append(precision))
     for precision, able in [("float32", True), ("bfloat16", True), ("bfloat16", False)]:
         profiler(*causal[:2], precision, able).calibrate(causal[2])
-    assert asked == ["float32", "bfloat16", "float32"]
+    assert precisions == ["float32", "bfloat16", "float32"]
 
 
 def looks_at_a_number(nats):

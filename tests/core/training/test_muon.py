@@ -26,12 +26,12 @@ def test_it_moves_matrices_as_torchs_does(monkeypatch, together):
     monkeypatch.setattr(muon, "multiplies_bfloat16", lambda kind: True)
     monkeypatch.setattr(muon, "TOGETHER", together)
     ours, theirs = ([torch.nn.Parameter(matrix) for matrix in drawn(1)] for _ in range(2))
-    one = Muon([{"params": ours, "weight_decay": 0.3, "lr": 0.02}], 0.9)
+    own = Muon([{"params": ours, "weight_decay": 0.3, "lr": 0.02}], 0.9)
     for matrix in ours:
-        one.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
-    other = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
+        own.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+    reference = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
     for seed in (2, 3, 4):
-        for parameters, optimizer in ((ours, one), (theirs, other)):
+        for parameters, optimizer in ((ours, own), (theirs, reference)):
             for parameter, gradient in zip(parameters, drawn(seed), strict=True):
                 parameter.grad = gradient
             parameters[2].grad = None  # such as one that no batch has reached

@@ -48,9 +48,9 @@ def test_muons_update_does_not_wait(store):
 def test_one_that_waits_is_found(store):
     def waiting(objective):
         def loss(model, batch, carry):
-            found = objective.loss(model, batch, carry)
-            float(found.nll.detach())
-            return found
+            result = objective.loss(model, batch, carry)
+            float(result.nll.detach())
+            return result
 
         return loss
 

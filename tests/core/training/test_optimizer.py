@@ -86,12 +86,12 @@ def test_one_update_is_the_one_of_the_paper():
 
 
 def test_muon_is_for_the_matrices_of_the_blocks():
-    found = {paper: {name.split(".", 2)[2] for name in hidden_matrices(small(paper))} for paper in MODELS}
+    matrices = {paper: {name.split(".", 2)[2] for name in hidden_matrices(small(paper))} for paper in MODELS}
     plain = {"attention.qkv.weight", "attention.out.weight", "up.weight", "down.weight"}
-    assert found["gpt"] == found["bert"] == found["modernbert"] == plain
-    assert found["electra"] == plain | {f"{block}.{name}" for block in "01" for name in plain}  # the generator's too
-    assert found["xlnet"] == plain - {"attention.qkv.weight"} | {f"attention.{name}.weight" for name in "qkvr"}
-    assert found["llama"] == {f"attention.{name}.weight" for name in ("q", "k", "v", "out")} | {
+    assert matrices["gpt"] == matrices["bert"] == matrices["modernbert"] == plain
+    assert matrices["electra"] == plain | {f"{block}.{name}" for block in "01" for name in plain}  # the generator's too
+    assert matrices["xlnet"] == plain - {"attention.qkv.weight"} | {f"attention.{name}.weight" for name in "qkvr"}
+    assert matrices["llama"] == {f"attention.{name}.weight" for name in ("q", "k", "v", "out")} | {
         f"{name}.weight" for name in ("gate", "up", "down")
     }
     inside = torch.nn.ModuleDict({"backbone": small("gpt"), "head": torch.nn.Linear(30, 2)})
@@ -99,14 +99,14 @@ def test_muon_is_for_the_matrices_of_the_blocks():
 
 
 def test_muon_moves_all_other_parameters_as_adamw_does():
-    one, other = small("bert"), small("bert")
-    for model, config in ((one, MUON), (other, ADAMW)):
+    with_muon, with_adamw = small("bert"), small("bert")
+    for model, config in ((with_muon, MUON), (with_adamw, ADAMW)):
         optimizer = Optimizer(model, config)
         for seed in (1, 2):
             give_gradients(model, seed)
             optimizer.step(0.05)
-    hidden = hidden_matrices(one)
-    for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
+    hidden = hidden_matrices(with_muon)
+    for (name, a), b in zip(with_muon.named_parameters(), with_adamw.parameters(), strict=True):
         assert torch.equal(a, b) == (name not in hidden), name
 
 
@@ -121,9 +121,9 @@ def test_the_state_is_there_before_the_first_step_and_stays_the_same_tensors(con
     for seed in (1, 2, 3):
         give_gradients(model, seed, leave="pooler")
         optimizer.step(0.05)
-    found = optimizer.tensors()
-    assert found.keys() == begun.keys()
-    for name, tensor in found.items():
+    state = optimizer.tensors()
+    assert state.keys() == begun.keys()
+    for name, tensor in state.items():
         assert tensor is begun[name], "live, so that a snapshot can be read into it"
         assert bool(tensor.any()) != ("pooler" in name), name
 
@@ -140,8 +140,8 @@ def test_a_restored_state_goes_on_to_the_same_bits(config):
     for name, tensor in resumed.tensors().items():
         tensor.copy_(optimizer.tensors()[name])
     for seed in (3, 4):
-        for one, its in ((model, optimizer), (other, resumed)):
-            give_gradients(one, seed)
+        for network, its in ((model, optimizer), (other, resumed)):
+            give_gradients(network, seed)
             its.step(0.05)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 

@@ -52,18 +52,18 @@ def trained(started):
     return trained
 
 
-def require_equal_reports(one, other, tolerance=TOLERANCE):
-    for ours, theirs in zip(one[0], other[0], strict=True):
+def require_equal_reports(left, right, tolerance=TOLERANCE):
+    for ours, theirs in zip(left[0], right[0], strict=True):
         for name in ("loss", "gradient_norm", "valid_loss", "predictions", "positions", "learning_rate"):
             expected = theirs[name] if theirs[name] is None else pytest.approx(theirs[name], rel=tolerance)
             assert ours[name] == expected, f"{name} of step {theirs['step']}"
 
 
-def require_equal(one, other):
-    require_equal_reports(one, other)
-    assert one[1].keys() == other[1].keys()
-    for name, weight in one[1].items():
-        torch.testing.assert_close(weight, other[1][name], rtol=TOLERANCE, atol=TOLERANCE)
+def require_equal(left, right):
+    require_equal_reports(left, right)
+    assert left[1].keys() == right[1].keys()
+    for name, weight in left[1].items():
+        torch.testing.assert_close(weight, right[1][name], rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.fixture(scope="module")
@@ -114,15 +114,15 @@ def others(monkeypatch, **differs):
 
 
 @pytest.mark.parametrize(
-    ("differs", "said"),
+    ("differs", "message"),
     [
         ({"torch": "2.0.0"}, r"^torch: 2\..* in process 0, 2\.0\.0 in process 1; expected the same in all processes"),
         ({"device": "CPU"}, r"^device: H100 in process 0, CPU in process 1; expected the same in all processes"),
         ({"bfloat16": False}, r"^bfloat16: True in process 0, False in process 1; expected the same in all processes"),
     ],
 )
-def test_processes_of_different_kinds_are_refused_before_they_begin(monkeypatch, differs, said):
-    with pytest.raises(Unfit, match=said):
+def test_processes_of_different_kinds_are_refused_before_they_begin(monkeypatch, differs, message):
+    with pytest.raises(Unfit, match=message):
         require_fit(*others(monkeypatch, **differs))
 
 
@@ -154,11 +154,11 @@ def test_blocks_are_compiled_and_recomputed_and_losses_come_in_chunks(tmp_path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", ["gpt", "xlnet"])
 def test_weights_that_travel_in_bfloat16_are_those_that_would_be_multiplied(tmp_path, trained, alone, paper):
-    one = trained(f"{paper}+bfloat16", tmp_path / "fsdp", ranks=2, mode="fsdp")
-    require_equal_reports(one, alone(f"{paper}+bfloat16"), tolerance=0.02)
-    assert all(weight.dtype == torch.float32 for weight in one[1].values())
+    run = trained(f"{paper}+bfloat16", tmp_path / "fsdp", ranks=2, mode="fsdp")
+    require_equal_reports(run, alone(f"{paper}+bfloat16"), tolerance=0.02)
+    assert all(weight.dtype == torch.float32 for weight in run[1].values())
     with pytest.raises(AssertionError, match="of step 2"):  # for one that multiplies in float32
-        require_equal_reports(one, alone(paper), tolerance=1e-5)
+        require_equal_reports(run, alone(paper), tolerance=1e-5)
 
 
 @pytest.mark.slow

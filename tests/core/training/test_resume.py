@@ -126,9 +126,9 @@ def test_a_run_whose_snapshots_are_all_damaged_begins_anew(start, undisturbed, t
     for folder in (tmp_path / "snapshots").iterdir():
         (folder / "progress.json").write_text("{}")
     model, again = start()
-    with pytest.warns(UserWarning, match="snapshot not used") as told:
+    with pytest.warns(UserWarning, match="snapshot not used") as caught:
         again = list(again)
-    assert sum("snapshot not used" in str(warning.message) for warning in told) == 2
+    assert sum("snapshot not used" in str(warning.message) for warning in caught) == 2
     assert all(report.throughput for report in again)
     assert plain(again) == undisturbed[1]
     assert same(model, undisturbed[0])
@@ -191,17 +191,17 @@ def test_a_snapshot_is_of_the_step_it_was_taken_at_however_far_the_training_has_
     _, again = start(folder="other", stop=8)
     with pytest.raises(Stopped):
         list(again)
-    one, other = (Snapshots(tmp_path / name).find() for name in ("snapshots", "other"))
-    assert one.progress["step"] == other.progress["step"] == 8
-    assert len(list(one.folder.glob("*.safetensors"))) > 9
-    shapes = one.shapes("")
-    found = []
-    for saved in (one, other):
+    first, second = (Snapshots(tmp_path / name).find() for name in ("snapshots", "other"))
+    assert first.progress["step"] == second.progress["step"] == 8
+    assert len(list(first.folder.glob("*.safetensors"))) > 9
+    shapes = first.shapes("")
+    contents = []
+    for saved in (first, second):
         tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in shapes.items()}
         saved.fill(tensors)
-        found.append(tensors)
+        contents.append(tensors)
     assert len(shapes) > 50
-    assert all(torch.equal(found[0][name], found[1][name]) for name in shapes)
+    assert all(torch.equal(contents[0][name], contents[1][name]) for name in shapes)
 
 
 def test_a_snapshot_is_made_where_the_system_pins_no_memory(tmp_path, monkeypatch):
@@ -222,9 +222,9 @@ def test_a_snapshot_is_made_where_the_system_pins_no_memory(tmp_path, monkeypatc
         snapshots.wait()
     assert len(tried) == 3
     assert tried[0] is not tried[1] is tried[2]
-    found = {"weight": torch.empty(9)}
-    snapshots.find().fill(found)
-    assert torch.equal(found["weight"], torch.arange(9.0) + 2)
+    restored = {"weight": torch.empty(9)}
+    snapshots.find().fill(restored)
+    assert torch.equal(restored["weight"], torch.arange(9.0) + 2)
 
 
 def test_removed_snapshots_are_gone_and_missing_ones_are_no_error(tmp_path):

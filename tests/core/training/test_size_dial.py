@@ -44,9 +44,9 @@ def test_the_rule_beside_the_published_table():
 def test_a_depth_fills_in_shape_batch_and_learning_rate(size, layers, heads, width, batch, rate):
     section = SECTION | {"size": size}
     before = copy.deepcopy(section)
-    found = sized(section, "pretrain.gpt")
+    filled = sized(section, "pretrain.gpt")
     assert section == before
-    assert found == {
+    assert filled == {
         "architecture": "gpt",
         "objective": {"name": "causal"},
         "model": {"context": 256, "dropout": 0.0, "layers": layers, "heads": heads, "width": width},
@@ -65,10 +65,10 @@ def test_a_depth_fills_in_shape_batch_and_learning_rate(size, layers, heads, wid
 )
 def test_a_name_is_a_published_size(architecture, size, rate, batch, memory):
     section = SECTION | {"architecture": architecture, "size": size, "model": {}}
-    found = sized(section, "p")
-    assert found["training"]["optimizer"]["learning_rate"] == pytest.approx(rate)
-    assert found["training"]["batch"] == batch
-    shape = checkpoint.shape(architecture, found["model"] | {"vocab_size": 99}, "p")
+    filled = sized(section, "p")
+    assert filled["training"]["optimizer"]["learning_rate"] == pytest.approx(rate)
+    assert filled["training"]["batch"] == batch
+    shape = checkpoint.shape(architecture, filled["model"] | {"vocab_size": 99}, "p")
     assert shape == checkpoint.shape(architecture, {"preset": size, "vocab_size": 99}, "p")
     assert getattr(shape, "memory", None) == memory
 
@@ -76,15 +76,15 @@ def test_a_name_is_a_published_size(architecture, size, rate, batch, memory):
 def test_what_is_written_stands_and_the_rest_follows_from_it():
     model = {"context": 64, "width": 384}
     written = SECTION | {"size": 3, "model": model, "training": SECTION["training"] | {"batch": 24}}
-    found = sized(written, "p")
-    assert found["model"] == {"context": 64, "width": 384, "layers": 3, "heads": 6}
-    assert found["training"]["batch"] == 24
-    assert found["training"]["optimizer"]["learning_rate"] == learning_rate(384)
-    found = sized(SECTION | {"size": 3, "training": {"optimizer": OPTIMIZER | {"learning_rate": 0.7}}}, "p")
-    assert found["training"] == {"batch": rows(3, 192, 256), "optimizer": OPTIMIZER | {"learning_rate": 0.7}}
-    found = sized(SECTION | {"size": "small", "model": {"context": 32, "layers": 2}}, "p")
-    assert found["model"] == {"preset": "small", "context": 32, "layers": 2}
-    assert found["training"]["batch"] == rows(2, 768, 32)
+    filled = sized(written, "p")
+    assert filled["model"] == {"context": 64, "width": 384, "layers": 3, "heads": 6}
+    assert filled["training"]["batch"] == 24
+    assert filled["training"]["optimizer"]["learning_rate"] == learning_rate(384)
+    filled = sized(SECTION | {"size": 3, "training": {"optimizer": OPTIMIZER | {"learning_rate": 0.7}}}, "p")
+    assert filled["training"] == {"batch": rows(3, 192, 256), "optimizer": OPTIMIZER | {"learning_rate": 0.7}}
+    filled = sized(SECTION | {"size": "small", "model": {"context": 32, "layers": 2}}, "p")
+    assert filled["model"] == {"preset": "small", "context": 32, "layers": 2}
+    assert filled["training"]["batch"] == rows(2, 768, 32)
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(7, 0), (450, 45), (19_999, 1_999), (500_000, 2_000)])
@@ -116,12 +116,12 @@ def test_a_time_fills_in_a_training_that_can_be_trained(time, architecture):
 def test_what_is_written_beside_a_time_stands():
     written = {"model": {"width": 64, "dropout": 0.2}, "training": {"seed": 3, "optimizer": {"clip_norm": 2.0}}}
     section = {"architecture": "gpt", "objective": {"name": "hybrid", "rate": 0.4}, "size": "5 core-minutes"} | written
-    found, recipe = sized(section, "p"), recipe_for("5 core-minutes", "gpt", "p")
-    assert found["model"] == recipe["model"] | written["model"]
-    assert found["objective"] == section["objective"]  # the recipe's is another objective
-    assert found["training"]["optimizer"] == recipe["training"]["optimizer"] | {"clip_norm": 2.0}
-    assert found["training"]["seed"] == 3
-    assert found["training"]["precision"] == "bfloat16"
+    filled, recipe = sized(section, "p"), recipe_for("5 core-minutes", "gpt", "p")
+    assert filled["model"] == recipe["model"] | written["model"]
+    assert filled["objective"] == section["objective"]  # the recipe's is another objective
+    assert filled["training"]["optimizer"] == recipe["training"]["optimizer"] | {"clip_norm": 2.0}
+    assert filled["training"]["seed"] == 3
+    assert filled["training"]["precision"] == "bfloat16"
     masked = section | {"architecture": "bert", "objective": {"name": "masked", "packing": "documents"}}
     assert sized(masked, "p")["objective"] == {"name": "masked", "rate": 0.3, "packing": "documents"}
     adamw = written | {"training": {"optimizer": {"name": "adamw", "learning_rate": 0.5}}}

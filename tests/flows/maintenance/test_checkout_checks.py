@@ -43,14 +43,14 @@ def root(ran, tmp_path):
 def findings_of(root, check, all_bytes=False):
     report = findings.look({"one": check}, root, all_bytes)
     assert report.unseen == {}
-    return {(each.where, each.what): each for each in report.findings}
+    return {(finding.where, finding.what): finding for finding in report.findings}
 
 
 def mended(root, check, *gone):
     """Mending takes away these findings and no other."""
     before = findings_of(root, check)
     report = findings.look({"one": check}, root, False, mend=True)
-    assert {(each.where, each.what) for each in report.mended} == set(gone)
+    assert {(finding.where, finding.what) for finding in report.mended} == set(gone)
     assert findings_of(root, check).keys() == before.keys() - set(gone)
 
 

@@ -86,7 +86,7 @@ EXPECTED = r".*; expected `ray`, or a command such as `srun --cpus"
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         *((given, EXPECTED) for given in ("env {nodes}", "env {", "env '", "env {0}")),
         ("srnu -n1", "'srnu -n1': no program 'srnu' on the PATH"),

@@ -171,7 +171,7 @@ def test_a_failure_tells_the_commands_own_status_and_reason(tmp_path, make, comm
     assert reason in caught.value.reason
 
 
-@pytest.mark.parametrize("said", ["", "print('interrupted: a process was killed by signal 9'); sys.exit(75)"])
+@pytest.mark.parametrize("ending", ["", "print('interrupted: a process was killed by signal 9'); sys.exit(75)"])
 def test_a_stage_that_the_kernel_kills_for_memory_is_told_as_such_and_not_tried_again(
     tmp_path, make, command, ending, monkeypatch
 ):
@@ -268,7 +268,7 @@ def test_a_forked_stage_has_the_libraries_and_reads_the_project_anew(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("python -m work && echo more", ["False", "more"]),
         ("python -m work '$HOME'", ["False"]),

@@ -94,10 +94,10 @@ def pipeline(begin):
 
 def busy(cluster):
     """The nodes that run a command. Another process may run these tests with a cluster of its own."""
-    raylets = {each.process.pid: node for node in cluster.worker_nodes for each in node.all_processes["raylet"]}
-    found = (each.info for each in psutil.process_iter(["ppid", "cmdline"]))
-    runners = (each for each in found if "ray::Runner" in " ".join(each["cmdline"] or ()))
-    return [raylets[each["ppid"]] for each in runners if each["ppid"] in raylets]
+    raylets = {raylet.process.pid: node for node in cluster.worker_nodes for raylet in node.all_processes["raylet"]}
+    processes = (process.info for process in psutil.process_iter(["ppid", "cmdline"]))
+    runners = (info for info in processes if "ray::Runner" in " ".join(info["cmdline"] or ()))
+    return [raylets[runner["ppid"]] for runner in runners if runner["ppid"] in raylets]
 
 
 def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path, start):

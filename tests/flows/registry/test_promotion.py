@@ -335,7 +335,9 @@ def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last
         folder = root / "artifacts/evidence/gpt"
         (folder / "likelihood.csv").write_text(documents(nats, sha, quantity))
         (folder / "era.1.csv").write_text(era(right))
-        *_, registered = promotion.register(root, [STAGE, Stage("other", outs=("artifacts/evidence/gpt/era.1.csv",))], None)
+        *_, registered = promotion.register(
+            root, [STAGE, Stage("other", outs=("artifacts/evidence/gpt/era.1.csv",))], None
+        )
         return registered
 
     assert outcome(1, "bits_per_byte", 150.0, 60).action == "promoted"

@@ -291,7 +291,9 @@ def test_an_alias_that_names_nothing_is_told_and_the_champion_before_stands_in(r
 def test_a_rollback_loads_its_target_first(root, monkeypatch):
     promotion.register(root, STAGES, None)
     monkeypatch.setattr(promotion, "package", lambda *given: dict.fromkeys(given[-1], "weights are missing"))
-    message = r"version 1 cannot be used: weights are missing; `plm status` .*`plm promote VERSION --reason \.\.\.` makes"
+    message = (
+        r"version 1 cannot be used: weights are missing; `plm status` .*`plm promote VERSION --reason \.\.\.` makes"
+    )
     with pytest.raises(RegistryError, match=message):
         promotion.rollback(root, "")
     assert state(root)[0]["2"][0] == ["champion"]
@@ -307,7 +309,7 @@ def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_
     monkeypatch.setattr(promotion, "judge", gate)
     with pytest.raises(RegistryError, match="pretrain@a: the gate cannot judge: no room"):
         promotion.register(root, STAGES, None, heard.append)
-    assert [(each.version, each.action) for each in heard] == [("1", "not judged"), ("2", "promoted")]
+    assert [(outcome.version, outcome.action) for outcome in heard] == [("1", "not judged"), ("2", "promoted")]
     assert state(root)[1] == [("promoted", "2", "")]
     assert "plm version 1 not judged: the gate cannot judge" in capsys.readouterr().out
     monkeypatch.setattr(promotion, "judge", newer_is_better)

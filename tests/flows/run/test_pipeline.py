@@ -78,7 +78,7 @@ class Tracker:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.fail = False
-        self.known: dict[str, str] = {}
+        self.registered: dict[str, str] = {}
 
     @contextlib.contextmanager
     def track(self, root: Path) -> Iterator[str | None]:
@@ -91,7 +91,7 @@ class Tracker:
         self.events.append("closed")
 
     def needed(self, root: Path, stages: list[Stage]) -> bool:
-        return self.known != self._made(root, stages)
+        return self.registered != self._made(root, stages)
 
     def _made(self, root: Path, stages: list[Stage]) -> dict[str, str]:
         return {stage.name: (root / stage.register["checkpoint"]).read_text() for stage in stages if stage.register}
@@ -100,7 +100,7 @@ class Tracker:
         self.events.append(f"register {[stage.name for stage in stages if stage.register]} for {parent}")
         if self.fail:
             raise ConnectionError("the tracking server is down")
-        self.known = self._made(root, stages)
+        self.registered = self._made(root, stages)
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_retries_come_to_an_end(toy, tracker, on_server):
 
 
 LATE = """
-trap 'echo "{said}"; exit 75' INT
+trap 'echo "{message}"; exit 75' INT
 echo x >> tries
 tries=$(($(wc -l < tries)))
 [ $tries -lt 3 ] || {{ echo done > out.txt; exit 0; }}
@@ -278,7 +278,7 @@ def late(toy, on_server, monkeypatch):
     from flows.run import flow
 
     monkeypatch.setattr(flow, "RETRY_DELAYS_S", [0.0])
-    return lambda said: one_stage(toy, "sh ./code.py", LATE.format(said=said), "{minutes: 0.03, retries: 5}")
+    return lambda message: one_stage(toy, "sh ./code.py", LATE.format(message=message), "{minutes: 0.03, retries: 5}")
 
 
 def test_a_training_that_takes_too_long_goes_on_as_long_as_it_comes_further(late, tracker):
@@ -287,7 +287,7 @@ def test_a_training_that_takes_too_long_goes_on_as_long_as_it_comes_further(late
     assert (root / "tries").read_text() == "x\nx\nx\n"
 
 
-@pytest.mark.parametrize("said", ["interrupted: ", "interrupted: state saved at step 7 of 9"])
+@pytest.mark.parametrize("message", ["interrupted: ", "interrupted: state saved at step 7 of 9"])
 def test_a_stage_that_hung_twice_fails(late, tracker, message):
     root = late(message)
     assert pipeline.run(root).error == f"s: stopped after 0.03 minutes (meta.minutes in dvc.yaml): {message.rstrip()}"

@@ -6,7 +6,7 @@ import socketserver
 from collections.abc import Iterator
 
 import pytest
-from ears import Mail, serving, messages, webhook
+from ears import Mail, messages, serving, webhook
 
 from flows.run.run_result import Outcome, Result
 from flows.schedule import notifications

@@ -69,12 +69,12 @@ def test_a_trial_that_is_worse_than_the_median_at_its_step_ends_early(tmp_path, 
     pruned = last == WARM
     states = ["complete"] * WARM + ["pruned" if pruned else "complete"]
     trials = ended(opened(tmp_path, rules))
-    assert [each.state for each in trials] == states
-    assert [each.value for each in trials] == [10.0 + number for number in range(WARM + 1)]
+    assert [trial.state for trial in trials] == states
+    assert [trial.value for trial in trials] == [10.0 + number for number in range(WARM + 1)]
     assert trials[-1].reason == ("at step 5" if pruned else "")
     assert {str(trial.intermediate_values) for trial in study.trials[:1]} == {"{1: 20.0, 5: 10.0}"}
     assert best(study).number == (0 if direction == "lower" else WARM)
-    assert study.user_attrs["seconds"] > sum(each.seconds for each in trials) > 0
+    assert study.user_attrs["seconds"] > sum(trial.seconds for trial in trials) > 0
 
 
 def test_values_are_in_the_space_and_the_same_from_the_same_seed_but_others_in_a_later_call(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plm_core.training.loop import Stopped
 from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.schedule import learning_rate_at, progress_at
+from plm_core.training.learning_rate import learning_rate_at, progress_at
 
 PEAK = 0.5
 SCHEDULES = ("cosine", "linear", "wsd")
@@ -78,7 +78,7 @@ BUDGET = replace(CONFIG, steps=999, minutes=0.5, report_every=2, valid_every=6, 
 def ticking(monkeypatch, in_turn):
     """A clock, and batches that take a second each."""
     now = [1000.0]
-    monkeypatch.setattr("plm_core.training.schedule.perf_counter", lambda: now[0])
+    monkeypatch.setattr("plm_core.training.learning_rate.perf_counter", lambda: now[0])
 
     def slow(step):
         now[0] += 1.0

@@ -3,7 +3,7 @@
 import pytest
 
 from plm_core.shared.errors import UserError
-from plm_core.shared.parameters import PARAMS, read
+from plm_core.shared.params_file import PARAMS, read
 
 
 @pytest.mark.parametrize("text", ["2026-01-02", "2026-01-02 03:04:05"])
