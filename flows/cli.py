@@ -101,7 +101,7 @@ def checkpoint_folder(model: str | None, folder: Path | None) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory() as target:
         try:
-            with model_registry.opened(root) as opened:
+            with model_registry.open_registry(root) as opened:
                 fetched = opened.checkpoint(opened.get(name), Path(target))
         except RegistryError as error:
             trained = sorted(path.name for path in (root / paths.MODELS).glob("*") if path.is_dir())
@@ -166,8 +166,8 @@ def run(force: Annotated[bool, Option("--force", help="Run every stage, up to da
         raise typer.Exit(INTERRUPTED) from None
     whole = time.monotonic() - begun
     cores = Machine.detect().cores
-    timing.keep(root, result, whole, cores)
-    live_table.show_end(result, whole, cores)
+    timing.write_run_figures(root, result, whole, cores)
+    live_table.show_summary(result, whole, cores)
     if not result.ok:
         print(f"error: {result.error}", file=sys.stderr)
         raise typer.Exit(1)
@@ -196,18 +196,20 @@ def nights(
 
     Exit status: 1 when the last run failed or did not happen.
     """
-    from flows.run.checkout import at_work
+    from flows.run.checkout import pipeline_is_running
     from flows.schedule import history as remembered
     from flows.schedule import notifications
 
     root = project()
     if test:
         notifications.test(root)
-    missed = remembered.tell_missed(root)
-    for line in [*remembered.lines(root), *filter(None, [missed])]:
+    missed = remembered.notify_missed(root)
+    for line in [*remembered.history_lines(root), *filter(None, [missed])]:
         print(line)
-    last = remembered.Nights.read(root)
-    failed = last.error and (last.ended or not at_work(root))  # a run at work is "interrupted" until it has ended
+    last = remembered.ScheduleHistory.read(root)
+    failed = last.error and (
+        last.ended or not pipeline_is_running(root)
+    )  # a run at work is "interrupted" until it has ended
     raise typer.Exit(int(bool(missed or failed)))
 
 
@@ -224,8 +226,8 @@ def status(
     from flows.run.graph import Graph
 
     root = project()
-    if not as_json and output_checks.empty(root):
-        flow_configs.read(root)
+    if not as_json and output_checks.cache_is_empty(root):
+        flow_configs.read_tracking(root)
         checkout.check_parameters(root)
         print("nothing was run yet: `plm run`")
         return
@@ -275,7 +277,7 @@ def sweep(
         print("interrupted: trials keep their state, and the next `plm sweep` resumes them")
         raise typer.Exit(INTERRUPTED) from None
     task("sweep_page", searched.folder)
-    for line in sweeps.lines(searched):
+    for line in sweeps.result_lines(searched):
         print(line)
     raise typer.Exit(int(searched.best is None))
 
@@ -296,7 +298,7 @@ def compare(
         if len(folders) < 2:  # versions are fetched, and two of them re-evaluated on the current examples if necessary
             from flows.registry import gate_runner, model_registry
 
-            with model_registry.opened(root) as opened:
+            with model_registry.open_registry(root) as opened:
                 if not folders:
                     challenger, other = (opened.get(name) for name in names)
                     if challenger.number != other.number:
@@ -320,7 +322,7 @@ def promote(
     from flows.schedule import notifications
 
     outcome = promotion.promote(project(), version, reason, force=force)
-    notifications.tell_models(project(), [outcome])
+    notifications.notify_models(project(), [outcome])
     if outcome.action == "refused":
         against = outcome.reasons[:-1]  # the last one is the user's own
         print(f"version {outcome.version}: refused by the gate: {'; '.join(against)}; `--force` overrules it")
@@ -336,7 +338,7 @@ def rollback(reason: Reason) -> None:
 
     outcome = promotion.rollback(project(), reason)
     print(f"version {outcome.version} is the champion again: {'; '.join(outcome.reasons)}")
-    notifications.tell_models(project(), [outcome])
+    notifications.notify_models(project(), [outcome])
 
 
 @app.command()
@@ -361,11 +363,10 @@ def ui(
         environment[name] = os.environ.get(name) or f"http://127.0.0.1:{port},http://localhost:{port}"
     else:
         port = port or 5000
-        uri = flow_configs.read(root)[0].uri
+        uri = flow_configs.read_tracking(root)[0].uri
         if uri.startswith("http"):
-            print(
-                f"open {mlflow_stores.shown(uri)} in a browser: MLflow runs there (MLFLOW_TRACKING_URI or tracking.uri)"
-            )
+            address = mlflow_stores.without_credentials(uri)
+            print(f"open {address} in a browser: MLflow runs there (MLFLOW_TRACKING_URI or tracking.uri)")
             return
         mlflow_stores.follow(uri)
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--port", str(port)]
@@ -377,7 +378,10 @@ def ui(
     options = {"cwd": root, "env": {**os.environ, **environment}, "stdout": subprocess.DEVNULL}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
     ours = ["sh", "-c", 'exec "$@" >&2', "sh", *command]
-    with supervisor.started(prefect_server.STOP_S, ours, **options) as process, contextlib.suppress(KeyboardInterrupt):
+    with (
+        supervisor.start_supervisor(prefect_server.STOP_S, ours, **options) as process,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         raise typer.Exit(process.wait())
 
 
@@ -395,8 +399,8 @@ def doctor(
     """
     from flows.maintenance import doctor as health
 
-    report = health.look(project(), everything, mend=fix)
-    print(json.dumps(health.plain(report), indent=2) if as_json else "\n".join(health.lines(report)))
+    report = health.run_checks(project(), everything, mend=fix)
+    print(json.dumps(health.report_data(report), indent=2) if as_json else "\n".join(health.report_lines(report)))
     raise typer.Exit(health.status(report))
 
 
@@ -442,7 +446,7 @@ def gc(
     if yes and dry_run:
         raise UserError("--yes, --dry-run: expected one of them")
     delete = yes or not (dry_run or sys.stdin.isatty())
-    report = health.collect(project(), delete)
+    report = health.collect_garbage(project(), delete)
     findings = report.mended + report.findings
     size = sum(finding.bytes or 0 for finding in findings)  # as far as is known
     if as_json:

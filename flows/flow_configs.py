@@ -47,7 +47,7 @@ class Promotion:
 
 @config.section
 class Retention:
-    """The section ``retention``: what ``plm gc`` keeps; the last step of each scheduled run does the same."""
+    """The section ``read_retention``: what ``plm gc`` keeps; the last step of each scheduled run does the same."""
 
     versions: AtLeastOne
     """This many of the newest model versions are kept. Versions with an alias or the tag ``keep``, and those of the
@@ -65,7 +65,7 @@ class Retention:
     uses them."""
 
 
-def read(root: Path) -> tuple[Tracking, Promotion]:
+def read_tracking(root: Path) -> tuple[Tracking, Promotion]:
     """Read both sections of the ``params.yaml`` in the repository ``root``. Raises UserError: the file, a section or a
     parameter is missing, unknown or wrong."""
     tracking = read_section(root, Tracking, "tracking")
@@ -76,9 +76,9 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
     return replace(tracking, uri=address(root)[0]), promotion
 
 
-def retention(root: Path) -> Retention | None:
-    """Read the section ``retention``; None if there is none, so that nothing is ever deleted. Raises UserError: the
-    file, the section or a parameter is missing, unknown or wrong."""
+def read_retention(root: Path) -> Retention | None:
+    """Read the section ``read_retention``; None if there is none, so that nothing is ever deleted. Raises UserError:
+    the file, the section or a parameter is missing, unknown or wrong."""
     return read_section(root, Retention, "retention") if "retention" in params_file.sections(root) else None
 
 
@@ -88,8 +88,9 @@ def read_section(root: Path, cls: type[T], name: str) -> T:
     return config.from_dict(cls, params_file.read(name, root), name)
 
 
-def notify(root: Path) -> NotifyConfig:
-    """Read the section ``notify``; its defaults if it is wrong, because people may have to be notified of just that."""
+def read_notify(root: Path) -> NotifyConfig:
+    """Read the section ``read_notify``; its defaults if it is wrong, because people may have to be notified of just
+    that."""
     try:
         return read_section(root, NotifyConfig, "notify")
     except UserError:

@@ -108,7 +108,7 @@ def choose(table: Mapping[str, type[T]], key: str, data: object, where: str) -> 
     return from_dict(table[name], given, where)
 
 
-def listed(names: Iterable[str], most: int = 8) -> str:
+def join_names(names: Iterable[str], most: int = 8) -> str:
     """The names in one line, shortened to the first ``most``."""
     shown = list(names)
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from plm_core.checkpoint import Loaded
 from plm_core.config import UserError
 from plm_core.models.blocks import check_ids, check_length
-from plm_core.models.decoder import Decoder, beside_padding, causal_order
+from plm_core.models.decoder import Decoder, causal_order, positions_with_padding
 from plm_core.models.xlnet import left_to_right
 from plm_core.objectives import OBJECTIVES
 from plm_core.shared.options import SamplingConfig
@@ -157,7 +157,7 @@ class KVCache:
         if before is None and attention_mask is None:
             return self.model.states(ids, torch.arange(T, device=ids.device), None, self.layers)
         seen = causal_order(T, self.attention_mask.shape[1], ids.device)
-        return self.model.states(ids, *beside_padding(self.attention_mask, seen), self.layers)
+        return self.model.states(ids, *positions_with_padding(self.attention_mask, seen), self.layers)
 
 
 __all__ = ["SamplingConfig", "continue_ids", "distribution", "generate", "generate_batch", "stream"]

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from flows import flow_configs
-from flows.maintenance.output_checks import used
-from flows.run.checkout import only_one
+from flows.maintenance.output_checks import referenced_objects
+from flows.run.checkout import lock_checkout
 from plm_core.shared import paths
 from plm_core.shared.errors import UserError
-from plm_core.shared.mlflow_stores import SQLITE, shown
+from plm_core.shared.mlflow_stores import SQLITE, without_credentials
 
 STAMP = "%Y-%m-%dT%H-%M-%S-%fZ"
 """The format of backup names, which sort by time."""
@@ -113,7 +113,7 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
     """
     from dvc.fs import localfs
 
-    uri = flow_configs.read(root)[0].uri
+    uri = flow_configs.read_tracking(root)[0].uri
     notes = [] if uri.startswith(SQLITE) else ["runs, models and decisions are on the MLflow server: back it up there"]
     with _opened(root, target) as store, tempfile.TemporaryDirectory() as scratch:
         name = f"{datetime.now(UTC):{STAMP}}"
@@ -122,7 +122,7 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
         wanted = dict(_files(root, Path(scratch), uri))
         # The results that dvc.lock names, and DVC's records of stages that ran.
         cache = store.repo.cache.local
-        objects = (Path(cache.oid_to_path(name)) for name in used(store.repo))
+        objects = (Path(cache.oid_to_path(name)) for name in referenced_objects(store.repo))
         cached = [path for path in objects if path.is_file()] + _below(Path(store.repo.stage_cache.cache_dir))
         wanted |= {path.relative_to(root).as_posix(): path for path in sorted(cached) if path.is_relative_to(root)}
         if left := sum(not path.is_relative_to(root) for path in cached):
@@ -176,7 +176,7 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
     Raises:
         UserError: there is no such backup, it is damaged, or a pipeline runs in the checkout.
     """
-    with only_one(root), _opened(root, source) as store:
+    with lock_checkout(root), _opened(root, source) as store:
         names = [name for name in store.names() if name.startswith(at)]
         if not names:
             newest = ", ".join(store.names()[-5:]) or "none"
@@ -201,13 +201,13 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
 
     # The registry may be in another place than the one that is used here.
     try:
-        uri = flow_configs.read(root)[0].uri
+        uri = flow_configs.read_tracking(root)[0].uri
     except UserError as error:
         notes.append(str(error))
     else:
         notes += [
-            f"the registry is in {name}, which is not in use: tracking.uri or MLFLOW_TRACKING_URI is {shown(uri)}; "
-            f"set it to {SQLITE}{name} to use what was restored"
+            f"the registry is in {name}, which is not in use: tracking.uri or MLFLOW_TRACKING_URI is "
+            f"{without_credentials(uri)}; set it to {SQLITE}{name} to use what was restored"
             for name in manifest
             if Path(name).parent == MLFLOW and (root / name).resolve() != Path(uri.removeprefix(SQLITE)).resolve()
         ]

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from flows.flow_configs import DAY_S, Retention
-from flows.maintenance.findings import Finding, Found, waste
-from flows.maintenance.output_checks import opened
+from flows.maintenance.findings import Finding, Found, unneeded
+from flows.maintenance.output_checks import open_repo
 from flows.run.parent_run import journals as journals_of
 from flows.run.parent_run import send_leftovers
 from flows.sweeps import trial_checkouts
@@ -57,8 +57,8 @@ def old_files(root: Path, rules: Retention) -> Found:
     training runs that MLflow has completely."""
 
     def delete_sweep(folder: Path) -> None:
-        with trial_checkouts.only_one(folder):
-            trial_checkouts.Workspaces(root, folder.name, [], Path()).remove()
+        with trial_checkouts.lock_sweep(folder):
+            trial_checkouts.TrialCheckouts(root, folder.name, [], Path()).remove()
 
     journals = list(journals_of(root))
     candidates: list[tuple[Path, int, Callable[[], object]]] = []
@@ -76,7 +76,7 @@ def old_files(root: Path, rules: Retention) -> Found:
         inside = [file.stat() for file in path.rglob("*") if file.is_file() and not file.is_symlink()]
         if max(stat.st_mtime for stat in (path.stat(), *inside)) < time.time() - days * DAY_S:
             size = path.stat().st_size if path.is_file() else sum(stat.st_size for stat in inside)
-            yield waste(path.relative_to(root).as_posix(), f"older than {days} days", size, delete)
+            yield unneeded(path.relative_to(root).as_posix(), f"older than {days} days", size, delete)
 
 
 def old_compiled(root: Path, rules: Retention) -> Found:
@@ -92,7 +92,7 @@ def old_compiled(root: Path, rules: Retention) -> Found:
     if unread:
         what = f"{len(unread):,} files of {paths.COMPILED.as_posix()}"
         size = sum(stat.st_size for stat in unread.values())
-        yield waste(what, f"not read for {rules.days} days", size, delete)
+        yield unneeded(what, f"not read for {rules.days} days", size, delete)
 
 
 def disk(root: Path, _everything: bool) -> Found:
@@ -100,7 +100,7 @@ def disk(root: Path, _everything: bool) -> Found:
     from rich.filesize import decimal as size
 
     free = shutil.disk_usage(root).free
-    with opened(root) as repo:
+    with open_repo(root) as repo:
         outs = (out for node in repo.index.stages for out in node.outs if out.hash_info)
         need = COPIES * sum(out.meta.size or 0 for out in outs)
     if free < need:

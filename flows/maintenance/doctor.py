@@ -9,7 +9,7 @@ from typing import Any
 from flows import flow_configs
 from flows.maintenance import checkout_checks, findings, output_checks, prefect_checks, registry_checks
 from flows.maintenance.findings import Finding, Report
-from flows.run.checkout import only_one
+from flows.run.checkout import lock_checkout
 from plm_core.shared.errors import UserError
 
 CHECKS: dict[str, findings.Check] = {
@@ -35,11 +35,11 @@ WELL, WRONG, UNSEEN = range(3)
 """Exit statuses: all is well; there is a problem; no problem was found, but not everything could be checked."""
 
 
-def look(root: Path, everything: bool = False, mend: bool = False) -> Report:
+def run_checks(root: Path, everything: bool = False, mend: bool = False) -> Report:
     """Run every check; if ``mend`` is set, fix what is safe to fix, and look again for what is left."""
     # A fix may reveal something else, or need a second look to be believed.
-    mended = findings.look(CHECKS, root, everything, mend=True).mended if mend else []
-    report = findings.look(CHECKS, root, everything)
+    mended = findings.apply_checks(CHECKS, root, everything, mend=True).mended if mend else []
+    report = findings.apply_checks(CHECKS, root, everything)
     report.mended.extend(finding for finding in mended if finding not in report.findings)
     return report
 
@@ -49,7 +49,7 @@ def status(report: Report) -> int:
     return WRONG if report.findings else UNSEEN if report.unseen else WELL
 
 
-def plain(report: Report) -> dict[str, Any]:
+def report_data(report: Report) -> dict[str, Any]:
     """The report for JSON."""
 
     def shown(findings: list[Finding]) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def plain(report: Report) -> dict[str, Any]:
     return asdict(report, dict_factory=dict) | {"findings": shown(report.findings), "mended": shown(report.mended)}
 
 
-def lines(report: Report) -> Iterator[str]:
+def report_lines(report: Report) -> Iterator[str]:
     """The report for people."""
     for finding in report.mended:
         yield f"fixed          {finding.where}: {finding.what}"
@@ -76,22 +76,23 @@ def lines(report: Report) -> Iterator[str]:
         yield "all is well"
 
 
-def collect(root: Path, delete: bool) -> Report:
+def collect_garbage(root: Path, delete: bool) -> Report:
     """Find what is not kept, and delete it if ``delete`` is set, while no pipeline runs in the checkout.
 
     Raises:
         UserError: ``params.yaml`` has no section ``retention`` or a wrong one, or a pipeline runs.
     """
-    rules = flow_configs.retention(root)
+    rules = flow_configs.read_retention(root)
     if rules is None:
         example = "{versions: 20, champions: 5, days: 90, snapshots_days: 30}"
         raise UserError(f"{root / 'params.yaml'}: no section retention, so everything is kept; for example {example}")
-    with only_one(root):
-        return findings.look(WASTE, root, rules, mend=delete)
+    with lock_checkout(root):
+        return findings.apply_checks(WASTE, root, rules, mend=delete)
 
 
-def last_step(root: Path) -> None:
-    """Delete like ``collect``, in a checkout that is held, if a deployment runs this flow; errors become warnings."""
+def collect_after_run(root: Path) -> None:
+    """Delete like ``collect_garbage``, in a checkout that is held, if a deployment runs this flow; errors become
+    warnings."""
     from prefect.logging import get_run_logger
     from prefect.runtime import deployment
 
@@ -100,9 +101,9 @@ def last_step(root: Path) -> None:
     log = get_run_logger()
     # The night's models matter more than the space: whatever goes wrong here is said, and no more.
     try:
-        if (rules := flow_configs.retention(root)) is None:
+        if (rules := flow_configs.read_retention(root)) is None:
             return
-        report = findings.look(WASTE, root, rules, mend=True)
+        report = findings.apply_checks(WASTE, root, rules, mend=True)
     except Exception as error:  # noqa: BLE001 whatever it is, the run has done its work
         log.warning("nothing was cleaned up: %s", " ".join(str(error).split()))
         return

@@ -24,7 +24,7 @@ class Finding:
     """How much deleting it frees; None if unknown."""
 
 
-def waste(what: str, why: str, size: int | None, delete: Callable[[], object]) -> Finding:
+def unneeded(what: str, why: str, size: int | None, delete: Callable[[], object]) -> Finding:
     """Something that the retention rules do not keep."""
     return Finding(why, what, "`plm gc` deletes it", delete, size)
 
@@ -48,7 +48,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
 
-def look(checks: Mapping[str, Check], root: Path, given: object, mend: bool = False) -> Report:
+def apply_checks(checks: Mapping[str, Check], root: Path, given: object, mend: bool = False) -> Report:
     """Run the checks, and fix each finding as soon as it is found, if that is safe and ``mend`` is set.
 
     If one is cut short by an error, what it found before still counts, and the others are run.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.flow_configs import DAY_S, Retention
-from flows.maintenance.findings import Finding, Found, waste
-from flows.run.checkout import LOCK, HeldError, only_one
-from flows.schedule.history import Nights, moment
+from flows.maintenance.findings import Finding, Found, unneeded
+from flows.run.checkout import LOCK, HeldError, lock_checkout
+from flows.schedule.history import ScheduleHistory, format_time
 from plm_core.shared.errors import UserError
 
 WORDS = {"modified": "is not what dvc.lock records", "deleted": "is missing", "not in cache": "is not in DVC's cache"}
@@ -29,7 +29,7 @@ MD5 = re.compile(rb"\b[0-9a-f]{32}(?:\.dir)?\b")
 
 
 @contextlib.contextmanager
-def opened(root: Path) -> Iterator[Any]:
+def open_repo(root: Path) -> Iterator[Any]:
     """DVC's ``Repo``, locked. Raises UserError: DVC fails."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo, lock_repo
@@ -42,20 +42,20 @@ def opened(root: Path) -> Iterator[Any]:
         raise UserError(f"{root / 'dvc.yaml'}: {error}") from error
 
 
-def empty(root: Path) -> bool:
+def cache_is_empty(root: Path) -> bool:
     """Whether the cache holds nothing, as in a new clone. Raises UserError: DVC fails."""
-    with opened(root) as repo, contextlib.suppress(FileNotFoundError):
+    with open_repo(root) as repo, contextlib.suppress(FileNotFoundError):
         return not any(True for _ in repo.cache.local.all())
     return True
 
 
-def differing(root: Path) -> list[tuple[str, str, str, bool]]:
+def differing_outputs(root: Path) -> list[tuple[str, str, str, bool]]:
     """The recorded outputs that are missing, changed or not in the cache. Raises UserError: DVC fails.
 
     Returns:
         Of each its path, its stage, its state, a key of ``WORDS``, and whether it is cached.
     """
-    with opened(root) as repo:
+    with open_repo(root) as repo:
         return [
             (Path(out.fs_path).relative_to(repo.root_dir).as_posix(), node.addressing, state, out.use_cache)
             for node in repo.index.stages
@@ -71,28 +71,28 @@ def outputs(root: Path, _everything: bool) -> Found:
     The checkout is not held in the meantime: this takes minutes, and a run that is due would be skipped.
     """
     try:
-        with only_one(root):
-            last = Nights.read(root)
+        with lock_checkout(root):
+            last = ScheduleHistory.read(root)
             ours = (root / LOCK).read_text()
     except HeldError as error:
         yield f"outputs: not compared with dvc.lock: {error}"
         return
     if killed := None if last.ended else last.begun:
         yield Finding(
-            f"the last run, of {moment(killed)}, was killed", "outputs", "`plm run` settles this and the rest"
+            f"the last run, of {format_time(killed)}, was killed", "outputs", "`plm run` settles this and the rest"
         )
     # Whoever held the checkout in the meantime has written its name into the lock.
-    changed = differing(root)
+    changed = differing_outputs(root)
     if (root / LOCK).read_text() != ours:
         yield "outputs: not compared with dvc.lock, because a run or another command has started; try again"
         return
     kept = [path for path, _, _, cached in changed if cached]
-    if kept and not any((root / path).exists() for path in kept) and empty(root):
+    if kept and not any((root / path).exists() for path in kept) and cache_is_empty(root):
         yield "outputs: nothing that dvc.lock records is here yet; run `dvc pull` or `plm run`"
         changed = [output for output in changed if not output[3]]
 
     def restore(path: str) -> None:
-        with opened(root) as repo:
+        with open_repo(root) as repo:
             repo.checkout([str(root / path)])
 
     for path, stage, state, cached in changed:
@@ -111,7 +111,7 @@ def cached(root: Path, everything: bool) -> Found:
     """With ``everything``, objects of the cache whose bytes do not match their names."""
     if not everything:
         return
-    with opened(root) as repo:
+    with open_repo(root) as repo:
         paths = {Path(repo.cache.local.oid_to_path(oid)): oid for oid in repo.cache.local.all()}
     for path, oid in sorted(paths.items()):
         with path.open("rb") as file:
@@ -130,13 +130,13 @@ def old_objects(root: Path, rules: Retention) -> Found:
     Raises:
         UserError: DVC or Git fails.
     """
-    with opened(root) as repo:
+    with open_repo(root) as repo:
         stores = []
         if rules.remote or Path(repo.cache.local.path).resolve().is_relative_to(repo.root_dir):
             stores.append(repo.cache.local)
         if rules.remote and repo.config["core"].get("remote"):
             stores.append(repo.cloud.get_remote_odb(hash_name="md5"))
-        needed = used(repo, _committed(Path(repo.root_dir), rules.days), stores)
+        needed = referenced_objects(repo, _committed(Path(repo.root_dir), rules.days), stores)
         before = time.time() - rules.days * DAY_S
         for store in stores:
             sizes: dict[str, int] = {}
@@ -154,10 +154,10 @@ def old_objects(root: Path, rules: Retention) -> Found:
 
             if sizes:
                 why = f"older than {rules.days} days, and needed by no dvc.lock of that time"
-                yield waste(f"{len(sizes):,} files of {store.path}", why, sum(sizes.values()), delete)
+                yield unneeded(f"{len(sizes):,} files of {store.path}", why, sum(sizes.values()), delete)
 
 
-def used(repo: Any, commits: bytes = b"", stores: Sequence[Any] | None = None) -> set[str]:
+def referenced_objects(repo: Any, commits: bytes = b"", stores: Sequence[Any] | None = None) -> set[str]:
     """The objects that the records of outputs name, those of the checkout and the given text of others'.
 
     Each record is read as text, and every MD5 in it counts: also of inputs, and of outputs that Git keeps, such as

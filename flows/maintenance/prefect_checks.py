@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.flow_configs import Retention
-from flows.maintenance.findings import Finding, Found, waste
+from flows.maintenance.findings import Finding, Found, unneeded
 from flows.schedule import history, prefect_server
-from flows.schedule.prefect_server import FLOW, client, of_checkout
-from plm_core.shared.mlflow_stores import shown
+from flows.schedule.prefect_server import FLOW, belongs_to_checkout, client
+from plm_core.shared.mlflow_stores import without_credentials
 
 LATE = timedelta(minutes=10)
 """A run that has not begun this long after its time is overdue: a worker polls every 15 s."""
@@ -28,7 +28,7 @@ def schedule(root: Path, _everything: bool) -> Found:
     if url is None:
         yield "schedule: not checked, because PREFECT_API_URL is not set; set it if a server runs this checkout"
         return
-    prefect_server.reach(url)
+    prefect_server.require_answer(url)
     from prefect.client.schemas.filters import DeploymentFilter, FlowFilter, FlowRunFilter
     from prefect.client.schemas.sorting import FlowRunSort
 
@@ -36,11 +36,11 @@ def schedule(root: Path, _everything: bool) -> Found:
     scheduled = FlowRunFilter.model_validate({"state": {"type": {"any_": ["SCHEDULED"]}}})
     with client(url) as opened:
         ours = FlowFilter.model_validate({"name": {"any_": [FLOW]}})
-        deployments = [d for d in opened.read_deployments(flow_filter=ours) if of_checkout(d, root)]
+        deployments = [d for d in opened.read_deployments(flow_filter=ours) if belongs_to_checkout(d, root)]
         if not deployments:
-            yield f"schedule: {shown(url)} has no deployment of this checkout; `plm deploy` makes one"
+            yield f"schedule: {without_credentials(url)} has no deployment of this checkout; `plm deploy` makes one"
         for deployment in deployments:
-            where = f"deployment {FLOW}/{deployment.name} at {shown(url)}"
+            where = f"deployment {FLOW}/{deployment.name} at {without_credentials(url)}"
 
             # Runs that wait: the first may be overdue, or there is none.
             runs = opened.read_flow_runs(
@@ -61,14 +61,14 @@ def schedule(root: Path, _everything: bool) -> Found:
             coming = [at for at in waiting if at >= now]
             yield f"schedule: {deployment.name} runs next {_at(coming[0]) if coming else 'not scheduled'}"
     # How the last run ended is recorded in the checkout, whoever started it.
-    last = history.Nights.read(root)
+    last = history.ScheduleHistory.read(root)
     if last.error and last.ended:
         mend = "read the log of the run in Prefect's UI, fix the cause, and call `plm run`"
-        yield Finding(f"the last run failed: {last.error}", f"the run of {history.moment(last.ended)}", mend)
+        yield Finding(f"the last run failed: {last.error}", f"the run of {history.format_time(last.ended)}", mend)
 
 
 def _at(when: datetime) -> str:
-    return history.moment(when.timestamp())
+    return history.format_time(when.timestamp())
 
 
 def old_runs(root: Path, rules: Retention) -> Found:
@@ -76,7 +76,7 @@ def old_runs(root: Path, rules: Retention) -> Found:
     url = prefect_server.configured_url()
     if url is None:
         return
-    prefect_server.reach(url)
+    prefect_server.require_answer(url)
     from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
     from prefect.exceptions import ObjectNotFound
 
@@ -93,7 +93,7 @@ def old_runs(root: Path, rules: Retention) -> Found:
             offset=len(runs),
         ):
             runs += page
-        ours = [run.id for run in runs if of_checkout(run, root)]
+        ours = [run.id for run in runs if belongs_to_checkout(run, root)]
 
         def delete() -> None:
             for run in ours:
@@ -101,5 +101,5 @@ def old_runs(root: Path, rules: Retention) -> Found:
                     opened.delete_flow_run(run)
 
         if ours:
-            what = f"{len(ours):,} flow runs at {shown(url)}, with their logs"
-            yield waste(what, f"ended more than {rules.days} days ago", None, delete)
+            what = f"{len(ours):,} flow runs at {without_credentials(url)}, with their logs"
+            yield unneeded(what, f"ended more than {rules.days} days ago", None, delete)

@@ -12,13 +12,13 @@ import yaml
 
 from flows import flow_configs
 from flows.flow_configs import DAY_S, Retention
-from flows.maintenance.findings import Finding, Found, waste
-from flows.registry.mlflow_client import RegistryError, pages, unless_gone
-from flows.registry.model_registry import CHALLENGER, CHAMPION, DIGEST_TAG, SETS_IT, Registry, Version, opened
+from flows.maintenance.findings import Finding, Found, unneeded
+from flows.registry.mlflow_client import RegistryError, pages, skip_if_deleted
+from flows.registry.model_registry import CHALLENGER, CHAMPION, DIGEST_TAG, SETS_IT, Registry, Version, open_registry
 from flows.run.parent_run import journals, send_leftovers
 from plm_core.shared import paths
 from plm_core.shared.files import CHECKSUMS, sha256
-from plm_core.shared.mlflow_stores import SQLITE, made
+from plm_core.shared.mlflow_stores import SQLITE, store_exists
 from plm_core.shared.run_journal import JOURNAL_TAG
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ KEEP_TAG = "keep"
 def registry(root: Path, everything: bool) -> Found:
     """All problems of the registry. The bytes of champion and challenger are read, those of the others only if
     ``everything`` is set."""
-    if not made(flow_configs.read(root)[0].uri):
+    if not store_exists(flow_configs.read_tracking(root)[0].uri):
         yield "MLflow: nothing is registered yet"
         return
-    with opened(root) as models:
+    with open_registry(root) as models:
         runs = {run.info.run_id: run for run in models.runs(f"tags.`{DIGEST_TAG}` != ''", ALL)}
         for version in models.versions():
             yield from _version(models, version, runs.get(version.run_id), everything)
@@ -69,7 +69,7 @@ def _version(registry: Registry, version: Version, run: "Run | None", everything
         problem = "its files are gone"
         try:
             (target := Path(folder) / "checkpoint").mkdir()
-            with unless_gone():
+            with skip_if_deleted():
                 bad = []
                 checkpoint = registry.checkpoint(version, target, "" if whole else CHECKSUMS)
                 for line in (checkpoint / CHECKSUMS).read_text(encoding="utf-8").splitlines() if whole else []:
@@ -176,16 +176,16 @@ def old_versions(root: Path, rules: Retention) -> Found:
     A version goes first, in one transaction, and then its run, which no version needs any more. A process that dies in
     between leaves a finished registration without a version, or a deleted run: both are found the next time.
     """
-    if not made(flow_configs.read(root)[0].uri):
+    if not store_exists(flow_configs.read_tracking(root)[0].uri):
         return
-    with opened(root) as registry:
+    with open_registry(root) as registry:
         kept = _kept(root, registry, rules)
         for version in registry.versions():
             if version.number not in kept:
                 why = f"older than the newest {rules.versions}, and not among the last {rules.champions} champions"
                 delete = partial(_delete_version, root, registry, rules, version)
                 what = f"{registry.name} version {version.number}"
-                yield waste(what, why, _bytes(registry, version.run_id), delete)
+                yield unneeded(what, why, _bytes(registry, version.run_id), delete)
 
         # On a server, only `mlflow gc`, run there, removes deleted runs.
         needed, now = registry.version_runs(), time.time()
@@ -199,7 +199,9 @@ def old_versions(root: Path, rules: Retention) -> Found:
                 continue
             why = "made no version" if run.info.lifecycle_stage == "active" else "deleted"
             what = f"run {run.info.run_name} ({run.info.run_id})"
-            yield waste(what, why, _bytes(registry, run.info.run_id), partial(_delete_run, registry, run.info.run_id))
+            yield unneeded(
+                what, why, _bytes(registry, run.info.run_id), partial(_delete_run, registry, run.info.run_id)
+            )
 
 
 def _kept(root: Path, registry: Registry, rules: Retention) -> set[str]:
@@ -229,7 +231,7 @@ def _delete_run(registry: Registry, run: str) -> None:
     client = registry.client
     store = _store(registry)
     info = None
-    with unless_gone():
+    with skip_if_deleted():
         info = client.get_run(run).info
     if info is None:
         return
@@ -271,6 +273,6 @@ def _bytes(registry: Registry, run: str) -> int:
         return sum(size(files, file.path) if file.is_dir else file.file_size or 0 for file in listed)
 
     places = [model.artifact_location for model in _models(registry, run)]
-    with unless_gone():
+    with skip_if_deleted():
         places.append(registry.client.get_run(run).info.artifact_uri)
     return sum(size(_files(uri), None) for uri in places if uri)

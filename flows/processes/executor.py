@@ -99,12 +99,15 @@ def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Clus
     parts[0] = sys.executable if parts[0] == "python" else parts[0]
     if not shutil.which(parts[0]):
         raise UserError(f"PLM_CLUSTER: {given!r}: no program {parts[0]!r} on the PATH")
-    gpus, nodes = environment.number("PLM_GPUS", "GPUs") or 0, environment.number("PLM_NODES", "nodes") or 1
+    gpus, nodes = (
+        environment.number_from_environment("PLM_GPUS", "GPUs") or 0,
+        environment.number_from_environment("PLM_NODES", "nodes") or 1,
+    )
     return Cluster(tuple(parts), Machine.detect().cores, gpus, nodes)
 
 
 @contextlib.contextmanager
-def helped(
+def with_helpers(
     processes: StageProcesses, root: Path, stage: str, grant: Grant, env: Mapping[str, str], say: Callable[[str], None]
 ) -> Iterator[None]:
     """Start helpers for a stage of the repository ``root`` when it asks for them; they end with the block.

@@ -192,7 +192,7 @@ class StageProcesses:
 
         # If it still runs after the block, because a callback raised, it ends as if it had been interrupted.
         with self.beside(command, env or {}, launcher, folder, pass_fds, may_fork) as running:
-            killed = resources.killed_for_memory()
+            killed = resources.oom_kills()
             clock = threading.Timer(60 * (minutes or 0), end_late)
             if minutes:
                 clock.start()
@@ -204,7 +204,7 @@ class StageProcesses:
             return used
         # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also print its name.
         status = 128 - returned if returned - 128 in _SIGNALS else returned
-        for_memory = resources.killed_for_memory() > killed
+        for_memory = resources.oom_kills() > killed
         if for_memory and (status == -signal.SIGKILL or any(KILLED in line for line in tail)):
             tail.append(f"error: out of memory, at {resources.human_size(used.memory)}; {needs_less(stage)}")
             raise StageError(stage, status, tail, transient=False)

@@ -21,7 +21,7 @@ from flows.run.graph import Stage
 from plm_core.shared import environment
 from plm_core.shared.environment import groups
 from plm_core.shared.errors import UserError
-from plm_core.shared.gpu_claims import CLAIMED, POLL_S, Claim, bind, holder, visible
+from plm_core.shared.gpu_claims import CLAIMED, POLL_S, Claim, bind, holder, visible_gpus
 
 
 class CancelledError(Exception):
@@ -70,8 +70,8 @@ class Machine:
     def detect(cls, interrupted: threading.Event | None = None, sharing: int = 1) -> "Machine":
         """This machine, as limited by ``PLM_CORES``, ``PLM_GPUS`` and ``CUDA_VISIBLE_DEVICES``; does not use torch.
         Raises UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more."""
-        most = environment.number("PLM_GPUS", "GPUs")
-        return cls(environment.processes(), visible(), most, max(1, sharing), interrupted or threading.Event())
+        most = environment.number_from_environment("PLM_GPUS", "GPUs")
+        return cls(environment.processes(), visible_gpus(), most, max(1, sharing), interrupted or threading.Event())
 
     @contextlib.contextmanager
     def acquire(self, stage: Stage, path: float = 0.0, say: Callable[[str], object] = print) -> Iterator[Grant]:
@@ -124,7 +124,7 @@ class Machine:
 
 
 @contextlib.contextmanager
-def beside_others(say: Callable[[str], object]) -> Iterator[None]:
+def announce_pipeline(say: Callable[[str], object]) -> Iterator[None]:
     """Be visible to other pipelines of this machine for the block, and say which ones run on the same cores."""
     for name in set(re.findall(r"@(plm run \d+)$", Path("/proc/net/unix").read_text(), re.MULTILINE)):
         if who := holder(name):
@@ -150,7 +150,7 @@ class FullError(UserError):
     """There is too little disk space for any stage."""
 
 
-def look(root: Path, outputs: int, memory: int, say: Callable[[str], object]) -> None:
+def warn_if_scarce(root: Path, outputs: int, memory: int, say: Callable[[str], object]) -> None:
     """Warn if disk space or memory may not suffice for a stage, given the bytes of its last outputs and its last peak.
     Raises FullError: the disk is too full for any stage."""
     free = shutil.disk_usage(root).free
@@ -159,11 +159,11 @@ def look(root: Path, outputs: int, memory: int, say: Callable[[str], object]) ->
         raise FullError(f"{disk}, too little for any stage; {FREES}")
     if free < 2 * outputs + RESERVE:
         say(f"{disk}, but the last outputs had {human_size(outputs)}, which are kept here and in DVC's cache; {FREES}")
-    if (left := available()) < memory:
+    if (left := available_memory()) < memory:
         say(f"{human_size(left)} of memory are free, but this stage last took {human_size(memory)}: it may be killed")
 
 
-def available() -> int:
+def available_memory() -> int:
     """How many bytes of memory this process and its children may still take, limited by the machine and its control
     groups, as in a container.
     """
@@ -177,7 +177,7 @@ def available() -> int:
     return max(0, min(left))
 
 
-def killed_for_memory() -> int:
+def oom_kills() -> int:
     """How many processes the kernel has killed for lack of memory: in this control group, or else on this machine."""
     events = [group / "memory.events" for group in groups()]
     return next((_count(path, "oom_kill") for path in events if path.exists()), _count(VMSTAT, "oom_kill"))

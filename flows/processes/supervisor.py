@@ -51,7 +51,7 @@ def main(grace_s: float, command: list[str], stdin: int | None = subprocess.DEVN
     return supervise(child.pid, grace_s)
 
 
-def started(grace_s: float, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+def start_supervisor(grace_s: float, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
     """Start a supervisor of the command; both end when the pipe that is its standard input is closed."""
     program = [sys.executable, "-P", __file__, str(grace_s), *command]
     return subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, **options)

@@ -15,9 +15,9 @@ from typing import Any
 
 from flows.processes import supervisor
 from flows.registry.ledger import TABLE_TAG
-from flows.registry.mlflow_client import RegistrationFailed, RegistryError, unless_gone, warn
+from flows.registry.mlflow_client import RegistrationFailed, RegistryError, skip_if_deleted, warn
 from flows.registry.model_registry import Registry, Version
-from plm_core.shared.mlflow_stores import shown
+from plm_core.shared.mlflow_stores import without_credentials
 
 STDERR = 2
 """Where tasks print: the standard output of `plm compare --json` is for its JSON."""
@@ -55,7 +55,7 @@ def package(
         if problem and problem["passing"]:
             what = f"version {number} could not be tested: {problem['error']}"
             raise RegistrationFailed(f"{registry.name}: {what}; run again")
-    return {number: problem and shown(problem["error"]) for number, problem in answer["problems"].items()}
+    return {number: problem and without_credentials(problem["error"]) for number, problem in answer["problems"].items()}
 
 
 def judge(
@@ -73,7 +73,7 @@ def judge(
     sides = [challenger] if champion is None else [champion, challenger]
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        facts = {"experiment": registry.experiment(), "sides": [about(registry, side) for side in sides]}
+        facts = {"experiment": registry.experiment(), "sides": [registered_facts(registry, side) for side in sides]}
         (work / "about.json").write_text(json.dumps(facts), encoding="utf-8")
         evidence = {side.number: registry.evidence(side, work / side.number) for side in sides}
         arguments = ["--challenger", str(evidence[challenger.number])]
@@ -132,11 +132,11 @@ def judge(
     return decision | {"champion": champion.number}
 
 
-def about(registry: Registry, version: Version) -> dict[str, Any]:
+def registered_facts(registry: Registry, version: Version) -> dict[str, Any]:
     """What the registry knows about a version; only its tags if its run was deleted."""
     facts: dict[str, Any] = {"version": version.number, "run": "", "tags": dict(version.tags)}
     facts |= {"params": {}, "metrics": {}, "samples": []}
-    with unless_gone(), tempfile.TemporaryDirectory() as folder:
+    with skip_if_deleted(), tempfile.TemporaryDirectory() as folder:
         run = registry.client.get_run(version.run_id)
         facts |= {"run": version.run_id, "tags": {**run.data.tags, **version.tags}}
         facts |= {"params": run.data.params, "metrics": run.data.metrics}
@@ -184,6 +184,6 @@ def _task(root: Path, arguments: Sequence[str], stderr: int, **env: str) -> tupl
     """Run a task whose processes all end when this one does; returns its exit status and what it printed on stderr."""
     command = [sys.executable, "-m", *arguments]
     options = {"cwd": root, "env": os.environ | env, "stdout": subprocess.DEVNULL, "stderr": stderr, "text": True}
-    with supervisor.started(GRACE_S, command, **options) as process:
+    with supervisor.start_supervisor(GRACE_S, command, **options) as process:
         message = process.stderr.read() if process.stderr else ""
         return process.wait(), message  # before the pipe is closed, which would end it

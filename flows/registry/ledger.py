@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.registry.mlflow_client import pages, unless_gone
+from flows.registry.mlflow_client import pages, skip_if_deleted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -145,7 +145,7 @@ class Ledger:
         return [run for run in self.runs() if run.info.status == "FINISHED"]
 
     def _read(self, run: "Run") -> Decision | None:
-        with tempfile.TemporaryDirectory() as folder, unless_gone(), contextlib.suppress(ValueError, KeyError):
+        with tempfile.TemporaryDirectory() as folder, skip_if_deleted(), contextlib.suppress(ValueError, KeyError):
             path = self._client.download_artifacts(run.info.run_id, FILE, folder)
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
             return Decision(**{name: fields[name] for name in Decision.__dataclass_fields__})

@@ -10,7 +10,7 @@ from typing import Any
 
 from plm_core.shared.errors import UserError
 from plm_core.shared.files import sha256
-from plm_core.shared.mlflow_stores import QUIET, shown
+from plm_core.shared.mlflow_stores import QUIET, without_credentials
 
 ENVIRONMENT = {
     **QUIET,
@@ -26,7 +26,7 @@ class RegistryError(UserError):
     """The registry cannot do what was asked; the message says why, without the user or password of an address."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(shown(message))
+        super().__init__(without_credentials(message))
 
 
 class RegistrationFailed(RegistryError):
@@ -51,7 +51,7 @@ def environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unless_gone() -> Iterator[None]:
+def skip_if_deleted() -> Iterator[None]:
     """Skip the block if a run, or what it held, was deleted."""
     from mlflow.exceptions import MlflowException
 

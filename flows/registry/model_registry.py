@@ -23,7 +23,7 @@ from flows.registry.mlflow_client import (
     environment,
     evidence_digest,
     pages,
-    unless_gone,
+    skip_if_deleted,
     warn,
 )
 from plm_core.shared import mlflow_stores
@@ -74,14 +74,14 @@ class Version:
 
 
 @contextlib.contextmanager
-def opened(root: Path) -> Iterator["Registry"]:
+def open_registry(root: Path) -> Iterator["Registry"]:
     """The registry of the pipeline in ``root``; failures of MLflow inside the block become ``RegistrationFailed``.
 
     Raises:
         UserError: ``params.yaml`` cannot be used.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
-    tracking, promotion = flow_configs.read(root)
+    tracking, promotion = flow_configs.read_tracking(root)
     with environment():
         import mlflow
         import mlflow.store.db.utils
@@ -93,7 +93,7 @@ def opened(root: Path) -> Iterator["Registry"]:
         mlflow.set_tracking_uri(tracking.uri)
         mlflow.set_registry_uri(tracking.uri)
         try:
-            with mlflow_stores.alone(tracking.uri, SqlAlchemyStore):
+            with mlflow_stores.exclusive(tracking.uri, SqlAlchemyStore):
                 registry = Registry(tracking, promotion.registered_model, mlflow.MlflowClient())
                 registry.experiment()
             yield registry
@@ -218,7 +218,7 @@ class Registry:
         again = version.tags.get(AGAIN_TAG)
         expected = again or version.tags.get(EVIDENCE_TAG)
         target.mkdir()
-        with unless_gone():
+        with skip_if_deleted():
             folder = Path(self.client.download_artifacts(version.run_id, _evidence_path(again), str(target)))
             whole = expected in (None, evidence_digest(sorted(folder.iterdir())))
             return folder, "" if whole else "is damaged"
@@ -236,7 +236,7 @@ class Registry:
     def keep_evidence(self, version: Version, folder: Path) -> None:
         """Make the files in ``folder`` the evidence of a version from now on."""
         digest = evidence_digest(sorted(folder.iterdir()))
-        with unless_gone():  # if its run was deleted, it is re-evaluated each time
+        with skip_if_deleted():  # if its run was deleted, it is re-evaluated each time
             self.client.log_artifacts(version.run_id, str(folder), _evidence_path(digest))
             self.tag(version.number, {AGAIN_TAG: digest})
 
@@ -337,7 +337,7 @@ class Registry:
             text = f"Overruled, {decision.action}: {' '.join(decision.reasons[0].split())}\n\n{text}"[:LIMIT]
         if text != old:
             self.client.update_model_version(self.name, version.number, text)
-        with unless_gone():
+        with skip_if_deleted():
             self.client.set_tag(version.run_id, "gate", decision.gate)
             if "page" in details:
                 self.client.log_text(version.run_id, details["page"], PAGE)

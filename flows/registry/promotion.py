@@ -17,7 +17,15 @@ from flows.registry import registry_status
 from flows.registry.gate_runner import judge, package
 from flows.registry.ledger import ROLLED_BACK, Action, Decision
 from flows.registry.mlflow_client import RegistrationFailed, RegistryError, evidence_digest, warn
-from flows.registry.model_registry import CHALLENGER, CHAMPION, DIGEST_TAG, EVIDENCE_TAG, Registry, Version, opened
+from flows.registry.model_registry import (
+    CHALLENGER,
+    CHAMPION,
+    DIGEST_TAG,
+    EVIDENCE_TAG,
+    Registry,
+    Version,
+    open_registry,
+)
 from flows.run.graph import Stage
 from plm_core.shared.files import CHECKSUMS, sha256
 from plm_core.shared.mlflow_stores import BY_JOURNAL
@@ -25,7 +33,7 @@ from plm_core.shared.run_journal import JOURNAL_TAG
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VersionOutcome:
     """What became of a version."""
 
     version: str
@@ -36,7 +44,7 @@ class Outcome:
     reasons: list[str]
 
 
-def needed(root: Path, stages: Iterable[Stage]) -> bool:
+def registration_needed(root: Path, stages: Iterable[Stage]) -> bool:
     """Whether the registry lacks a model of the stages or a verdict on it, or somebody has moved the champion.
 
     Raises:
@@ -54,8 +62,11 @@ def needed(root: Path, stages: Iterable[Stage]) -> bool:
 
 
 def register(
-    root: Path, stages: Iterable[Stage], parent_run_id: str | None, tell: Callable[[Outcome], object] = lambda _: None
-) -> list[Outcome]:
+    root: Path,
+    stages: Iterable[Stage],
+    parent_run_id: str | None,
+    tell: Callable[[VersionOutcome], object] = lambda _: None,
+) -> list[VersionOutcome]:
     """Put the checkpoint of every stage with ``meta: register`` into the registry and let the gate judge it.
 
     A checkpoint whose digest is registered and judged is left alone; if that was interrupted in between, it continues.
@@ -74,7 +85,7 @@ def register(
     wanted = _checkpoints(root, graph)
     if not wanted:
         return []
-    with opened(root) as registry:
+    with open_registry(root) as registry:
         outcomes = catch_up(root, registry)
         for outcome in outcomes:
             tell(outcome)
@@ -120,7 +131,9 @@ def register(
             if version.number in problems:
                 outcome = _judged(root, registry, version, problems.pop(version.number))
             else:
-                outcome = Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
+                outcome = VersionOutcome(
+                    version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")]
+                )
             why = "; ".join(outcome.reasons)
             print(f"{stage.name}: {registry.name} version {version.number} {outcome.action}: {why}", flush=True)
             tell(outcome)
@@ -130,13 +143,13 @@ def register(
     return outcomes
 
 
-def promote(root: Path, version: str, reason: str, force: bool = False) -> Outcome:
+def promote(root: Path, version: str, reason: str, force: bool = False) -> VersionOutcome:
     """Make a version (number or alias) the champion by hand, if the gate agrees or ``force`` is set.
 
     Raises:
         RegistryError: there is no such version, it is the champion already, or it cannot be loaded.
     """
-    with opened(root) as registry:
+    with open_registry(root) as registry:
         catch_up(root, registry)
         target = registry.get(version)
         if CHAMPION in target.aliases:
@@ -151,13 +164,13 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
         return _decided(registry, "promoted by hand", target, champion, reasons, verdict)
 
 
-def rollback(root: Path, reason: str) -> Outcome:
+def rollback(root: Path, reason: str) -> VersionOutcome:
     """Make the previous champion in the ledger the champion again; a second rollback goes back one more.
 
     Raises:
         RegistryError: there is no champion, none before it, or the previous one cannot be loaded.
     """
-    with opened(root) as registry:
+    with open_registry(root) as registry:
         catch_up(root, registry)
         champion = registry.champion()
         current = next(reversed(registry.ledger.champions()), None)
@@ -170,7 +183,7 @@ def rollback(root: Path, reason: str) -> Outcome:
         return _decided(registry, ROLLED_BACK, target, champion, [reason])
 
 
-def catch_up(root: Path, registry: Registry) -> list[Outcome]:
+def catch_up(root: Path, registry: Registry) -> list[VersionOutcome]:
     """Complete or discard what was interrupted; if a person has moved the alias ``champion``, leave it there and record
     the move with what the gate says of it.
 
@@ -180,7 +193,9 @@ def catch_up(root: Path, registry: Registry) -> list[Outcome]:
     with registry.alone():
         recovered = registry.recover()
     done = [
-        Outcome(late.version, registry.get(late.version).tags.get("dvc.stage", "by hand"), late.action, late.reasons)
+        VersionOutcome(
+            late.version, registry.get(late.version).tags.get("dvc.stage", "by hand"), late.action, late.reasons
+        )
         for late in recovered
     ]
     alias = registry.alias(CHAMPION)
@@ -238,7 +253,7 @@ def _by_digest(registry: Registry) -> dict[str, Version]:
     return {version.tags.get(DIGEST_TAG, ""): version for version in reversed(registry.versions())}
 
 
-def _judged(root: Path, registry: Registry, version: Version, problem: str | None) -> Outcome:
+def _judged(root: Path, registry: Registry, version: Version, problem: str | None) -> VersionOutcome:
     """What becomes of a new version with this ``problem``, None if it works."""
     champion = registry.champion()
     if problem is not None:
@@ -249,7 +264,7 @@ def _judged(root: Path, registry: Registry, version: Version, problem: str | Non
     except RegistrationFailed:
         raise
     except RegistryError as error:  # the others still have to be judged
-        return Outcome(version.number, version.tags["dvc.stage"], "not judged", [str(error)])
+        return VersionOutcome(version.number, version.tags["dvc.stage"], "not judged", [str(error)])
     action: Action = "promoted" if verdict["passed"] else "refused"
     return _decided(registry, action, version, champion, verdict["reasons"], verdict)
 
@@ -261,10 +276,10 @@ def _decided(
     champion: Version | None,
     reasons: list[str],
     verdict: dict[str, Any] | None = None,
-) -> Outcome:
+) -> VersionOutcome:
     """Commit a decision that was made against this champion, with the gate's ``verdict`` if it was asked."""
     registry.commit(Decision(action, version.number, champion.number if champion else "", reasons, verdict))
-    return Outcome(version.number, version.tags.get("dvc.stage", "by hand"), action, reasons)
+    return VersionOutcome(version.number, version.tags.get("dvc.stage", "by hand"), action, reasons)
 
 
 def _must_work(root: Path, registry: Registry, version: Version) -> None:

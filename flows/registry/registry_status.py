@@ -13,7 +13,7 @@ from typing import Any
 
 from flows import flow_configs
 from plm_core.shared.files import atomic_text
-from plm_core.shared.mlflow_stores import SQLITE, shown
+from plm_core.shared.mlflow_stores import SQLITE, without_credentials
 
 NEWEST = 3
 """How many of the newest versions the tables show, in addition to those with an alias."""
@@ -26,7 +26,7 @@ def registry_status(root: Path) -> dict[str, Any]:
         UserError: ``params.yaml`` cannot be used.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
-    tracking, promotion = flow_configs.read(root)
+    tracking, promotion = flow_configs.read_tracking(root)
     if not tracking.uri.startswith(SQLITE):
         return from_mlflow(root)
     # The answer holds as long as the store, which may have a write-ahead log, this program, and the question.
@@ -54,9 +54,9 @@ def registry_status(root: Path) -> dict[str, Any]:
 def from_mlflow(root: Path) -> dict[str, Any]:
     """As ``registry_status``, without the cache."""
     from flows.registry.ledger import TABLE_TAG
-    from flows.registry.model_registry import CHAMPION, DIGEST_TAG, opened
+    from flows.registry.model_registry import CHAMPION, DIGEST_TAG, open_registry
 
-    with opened(root) as registry:
+    with open_registry(root) as registry:
         metrics = {run.info.run_id: run.data.metrics for run in registry.runs(f"tags.`{DIGEST_TAG}` != ''")}
         versions = [
             {
@@ -83,7 +83,7 @@ def from_mlflow(root: Path) -> dict[str, Any]:
             odd = ("a decision was interrupted", "the next `plm run` completes or discards it")
         return {
             "model": registry.name,
-            "tracking_uri": shown(registry.tracking.uri),
+            "tracking_uri": without_credentials(registry.tracking.uri),
             "versions": versions,
             "notice": odd and "; ".join(odd),
             "unsettled": interrupted or bool(odd and registry.alias(CHAMPION)),

@@ -14,9 +14,9 @@ from pathlib import Path
 from flows import flow_configs
 from flows.registry import promotion
 from flows.run.graph import Graph, GraphError
-from flows.run.run_result import Outcome, Result
+from flows.run.run_result import Result, StageOutcome
 from plm_core.shared.errors import UserError
-from plm_core.shared.files import taken
+from plm_core.shared.files import try_lock
 
 LOCK = ".dvc/tmp/plm.lock"
 """Says who holds the checkout, or held it last: a pipeline writes its process id, any other command adds words."""
@@ -40,7 +40,7 @@ class Checkout:
 
 
 @contextlib.contextmanager
-def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterator[Checkout]:
+def open_checkout(root: Path, force: bool, say: Callable[[str], object]) -> Iterator[Checkout]:
     """Hold a checkout, read its graph, say what was repaired, and check the parameters if anything has to run.
 
     Raises:
@@ -48,7 +48,7 @@ def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterat
         UserError: parameters cannot be used.
         GraphError: ``dvc.yaml`` is broken.
     """
-    with only_one(root, pipeline=True) as held:
+    with lock_checkout(root, pipeline=True) as held:
         try:
             graph = Graph(root)
         except GraphError:
@@ -75,11 +75,11 @@ def check_parameters(root: Path) -> None:
     checked = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if checked.returncode:
         raise UserError(checked.stderr.strip().removeprefix("error: "))
-    flow_configs.read(root)
+    flow_configs.read_tracking(root)
 
 
 @contextlib.contextmanager
-def only_one(root: Path, pipeline: bool = False) -> Iterator[int]:
+def lock_checkout(root: Path, pipeline: bool = False) -> Iterator[int]:
     """Hold the checkout for one pipeline, or for a command that excludes pipelines.
 
     Yields the lock's descriptor, which stages inherit. The folder itself is locked, because a file in it may be deleted
@@ -94,10 +94,10 @@ def only_one(root: Path, pipeline: bool = False) -> Iterator[int]:
         held = os.open(root, os.O_RDONLY)
         stack.callback(os.close, held)
         try:
-            free = taken(held)
+            free = try_lock(held)
         except OSError:  # a folder on NFS cannot be locked, the file can
             held = file.fileno()
-            free = taken(held)
+            free = try_lock(held)
         if not free:
             file.seek(0)
             pid, _, other = file.read().strip().partition(" ")
@@ -111,23 +111,23 @@ def only_one(root: Path, pipeline: bool = False) -> Iterator[int]:
         yield held
 
 
-def began(root: Path) -> float:
+def pipeline_began(root: Path) -> float:
     """When the pipeline that holds the checkout began, in seconds since 1970; 0 if no pipeline holds it."""
     path = root / LOCK
     return path.stat().st_mtime if path.read_text().strip().isdecimal() else 0.0
 
 
-def at_work(root: Path) -> bool:
+def pipeline_is_running(root: Path) -> bool:
     """Whether a pipeline holds the checkout, on any machine and in any container."""
     try:
-        with only_one(root):
+        with lock_checkout(root):
             return False
     except HeldError:
-        return began(root) > 0
+        return pipeline_began(root) > 0
 
 
-def idle(checkout: Checkout) -> Result | None:
+def nothing_to_do(checkout: Checkout) -> Result | None:
     """The result of a run if nothing has to be done in the checkout; otherwise None."""
-    if checkout.stale or promotion.needed(checkout.root, checkout.graph.stages):
+    if checkout.stale or promotion.registration_needed(checkout.root, checkout.graph.stages):
         return None
-    return Result(tuple(Outcome(stage.name, "up to date") for stage in checkout.graph.stages))
+    return Result(tuple(StageOutcome(stage.name, "up to date") for stage in checkout.graph.stages))

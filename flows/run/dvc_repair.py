@@ -28,7 +28,7 @@ SPAWNED = " --multiprocessing-fork"
 its ``sys.argv``, which DVC records, is that of its parent."""
 
 
-def mend(repo: Any) -> list[str]:
+def repair(repo: Any) -> list[str]:
     """Remove what is half written; return what was done, one sentence each, nothing if DVC was not killed.
 
     No result is lost: a stage whose record is removed is restored from DVC's run cache, or runs again.
@@ -123,7 +123,7 @@ def _valid(text: str) -> bool:
     return text.endswith("\n")
 
 
-def mend_run_cache(repo: Any) -> list[str]:
+def repair_run_cache(repo: Any) -> list[str]:
     """Remove what is half written in DVC's run cache; returns one sentence each. Nobody else may use it meanwhile.
 
     DVC takes any file for an entry, and fails on an entry's folder without one.

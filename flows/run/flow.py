@@ -21,15 +21,15 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows.maintenance import doctor
 from flows.processes.process import StageError
-from flows.processes.resources import CancelledError, FullError, beside_others
+from flows.processes.resources import CancelledError, FullError, announce_pipeline
 from flows.registry import promotion
 from flows.registry.mlflow_client import RegistrationFailed
 from flows.run import live_table, timing
-from flows.run.checkout import Checkout, HeldError, checked_out, idle
+from flows.run.checkout import Checkout, HeldError, nothing_to_do, open_checkout
 from flows.run.graph import BusyError, GraphError, Stage
 from flows.run.parent_run import Track, pipeline_run, send_leftovers
 from flows.run.reproduce import Reproducer
-from flows.run.run_result import FailedError, Outcome, Result, Spent
+from flows.run.run_result import FailedError, Result, Spent, StageOutcome
 from flows.schedule import history
 from flows.schedule.prefect_server import FLOW, close_dead_runs
 from plm_core.shared import environment
@@ -49,7 +49,7 @@ class Execution:
     """One run of the graph, inside a flow run."""
 
     def __init__(self, checkout: Checkout) -> None:
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, StageOutcome] = {}
         self._root, self._graph = checkout.root, checkout.graph
         self._reproducer = Reproducer(checkout)
         self.processes, self.begun = self._reproducer.processes, self._reproducer.begun
@@ -72,14 +72,14 @@ class Execution:
                 continue
             # Its task has recorded nothing: it was not started, or an error of the flow ended it.
             if bad := [name for name in stage.upstream if not self.outcomes[name].ok]:
-                self.outcomes[stage.name] = Outcome(stage.name, "not run", reason=f"needs {', '.join(bad)}")
+                self.outcomes[stage.name] = StageOutcome(stage.name, "not run", reason=f"needs {', '.join(bad)}")
             else:
                 why = str(futures[stage.name].state.message)
                 self._errors[stage.name] = StageError(stage.name, None, [why], transient=False)
-                self.outcomes[stage.name] = Outcome(stage.name, "failed", reason=why)
+                self.outcomes[stage.name] = StageOutcome(stage.name, "failed", reason=why)
         if not_run := [name for name, outcome in self.outcomes.items() if outcome.outcome == "not run"]:
             get_run_logger().warning("not run, because stages they need failed: %s", ", ".join(not_run))
-        timing.remember(self._root, self.outcomes.values())
+        timing.save_durations(self._root, self.outcomes.values())
 
     @property
     def error(self) -> str:
@@ -119,7 +119,7 @@ class Execution:
             reasons = self._reproducer.reasons(stage)
             if not reasons:
                 self._errors.pop(stage.name, None)
-                self.outcomes[stage.name] = Outcome(stage.name, "up to date")
+                self.outcomes[stage.name] = StageOutcome(stage.name, "up to date")
                 log.info("up to date", extra={"stage_event": "up to date"})
                 return Completed(name="UpToDate", message="up to date")
             self._reproducer.run(stage, reasons, parent_run_id, log, spent)
@@ -133,7 +133,7 @@ class Execution:
             if failed.over and before and before.over:  # timed out twice: retry only if training progressed in between
                 failed.transient = failed.saved not in ("", before.saved)
             self._errors[stage.name] = failed
-            self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, failed.reason, failed.status)
+            self.outcomes[stage.name] = StageOutcome(stage.name, "failed", spent, failed.reason, failed.status)
             if stage.optional:  # stages that read the folder of such outputs then find it empty rather than missing
                 for out in stage.outs:
                     (self._root / out).parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class Execution:
         finally:
             spent.seconds = time.monotonic() - self.begun - spent.begun if spent.begun else 0.0
         self._errors.pop(stage.name, None)
-        self.outcomes[stage.name] = Outcome(stage.name, "ran", spent)
+        self.outcomes[stage.name] = StageOutcome(stage.name, "ran", spent)
         log.info("done in %.1f s", spent.seconds, extra={"stage_event": "done"})
         return Completed(message=f"ran for {spent.seconds:.1f} s")
 
@@ -168,14 +168,14 @@ def make_flow(
             force: Run every stage, up to date or not.
         """
         for name in ("prefect.task_runs", "prefect.flow_runs"):
-            logging.getLogger(name).addFilter(live_table.not_said_yet)
+            logging.getLogger(name).addFilter(live_table.is_news)
         folder = Path(root).resolve()
         try:
             with contextlib.nullcontext(checkout) if checkout else _taken(folder, force) as held:
-                with history.remembered(folder) as tell:
+                with history.recorded_run(folder) as tell:
                     close_dead_runs(folder)
                     tell(result := execute(held, track))
-                doctor.last_step(folder)
+                doctor.collect_after_run(folder)
         except HeldError as error:
             # A run covers everything: what this one would have done, the other one or the next one does.
             return Completed(name="Skipped", message=str(error))
@@ -196,12 +196,12 @@ def _taken(folder: Path, force: bool) -> Iterator[Checkout]:
     environment.lead()  # a worker's shell may be anyone's
     with contextlib.ExitStack() as stack:
         try:
-            held = stack.enter_context(checked_out(folder, force, get_run_logger().warning))
+            held = stack.enter_context(open_checkout(folder, force, get_run_logger().warning))
         except HeldError as error:
-            history.skipped(folder, str(error))
+            history.record_skip(folder, str(error))
             raise
         except UserError as error:
-            history.failed(folder, str(error))
+            history.record_failure(folder, str(error))
             raise
         yield held
 
@@ -215,7 +215,7 @@ def execute(checkout: Checkout, track: Track | None) -> Result:
     stages = checkout.graph.stages
     if not checkout.stale:
         send_leftovers(root)
-    if result := idle(checkout):
+    if result := nothing_to_do(checkout):
         return result
     execution = Execution(checkout)
     track = (track or pipeline_run) if checkout.stale else lambda _: contextlib.nullcontext()
@@ -225,7 +225,7 @@ def execute(checkout: Checkout, track: Track | None) -> Result:
     models: list[Any] = []  # filled as versions are judged: decisions are reported, whatever fails afterwards
     registering = 0.0
     try:
-        with beside_others(warn), contextlib.chdir(root), track(root) as parent_run_id:
+        with announce_pipeline(warn), contextlib.chdir(root), track(root) as parent_run_id:
             with forked:
                 try:
                     execution.run_stages(parent_run_id)
@@ -235,7 +235,7 @@ def execute(checkout: Checkout, track: Track | None) -> Result:
                     warn("stopping; running stages have %.0f minutes to save their state", SAVING_S / 60)
                     execution.processes.interrupt_all()
                     raise
-            if execution.complete and promotion.needed(root, stages):
+            if execution.complete and promotion.registration_needed(root, stages):
                 begun = time.monotonic()
                 state = _registration(root, stages, parent_run_id, models.append)(return_state=True)
                 if not state.is_completed():

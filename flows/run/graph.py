@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from flows.run.dvc_repair import mend, mend_run_cache
+from flows.run.dvc_repair import repair, repair_run_cache
 from plm_core.shared.errors import UserError
 from plm_core.shared.files import atomic_text, locked
 
@@ -134,8 +134,8 @@ class Graph:
             self._repo = Repo(str(root), _wait_for_lock=True)
         with self._locked() as repo:
             with self._cache_alone():
-                mended = mend_run_cache(repo)
-            self.mended = mended + mend(repo)
+                mended = repair_run_cache(repo)
+            self.mended = mended + repair(repo)
             """What was repaired, one sentence each."""
             self._nodes = _runnable(repo)
             self.stages = self._ordered()
@@ -222,7 +222,7 @@ class Graph:
                 node.commit()
                 lock = Path(node.dvcfile._lockfile.path)
                 text = lock.read_text(encoding="utf-8") if lock.exists() else "schema: '2.0'\n"
-                atomic_text(lock, replaced(text, dumps_yaml({"stages": to_lockfile(node)})))
+                atomic_text(lock, merge_lock_entry(text, dumps_yaml({"stages": to_lockfile(node)})))
 
     @property
     def cache(self) -> Path:
@@ -363,7 +363,7 @@ def _reasons(node: Any) -> list[str]:
     return [f"{label}: {', '.join(names)}" if names else label for label, names in changed.items()]
 
 
-def replaced(lock: str, entry_text: str) -> str:
+def merge_lock_entry(lock: str, entry_text: str) -> str:
     """The text of a ``dvc.lock`` with the entry of ``one``, the text of another that holds a single stage.
 
     DVC itself reads all stages with their comments and writes them all again, which takes 1 s for 40.

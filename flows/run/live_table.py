@@ -129,14 +129,14 @@ class Stages(logging.Handler):
         return table
 
 
-def not_said_yet(record: logging.LogRecord) -> bool:
+def is_news(record: logging.LogRecord) -> bool:
     """Whether a line of Prefect's is news: the flow itself reports errors, and when a run or a stage begins or ends."""
     repeated = record.getMessage().startswith(("Finished in state", "Task run", "Beginning flow run", "View at"))
     return not repeated and not (record.exc_info and isinstance(record.exc_info[1], StageError))
 
 
 @contextlib.contextmanager
-def shown(stages: Sequence[Stage], took: Mapping[str, float], cores: int) -> Iterator[None]:
+def show_stages(stages: Sequence[Stage], took: Mapping[str, float], cores: int) -> Iterator[None]:
     """Show the stages that the block runs, and an estimate; at a terminal as a table instead of Prefect's lines.
 
     ``stages`` have to run; ``took`` are the seconds of those that have run on this machine before.
@@ -159,7 +159,7 @@ def shown(stages: Sequence[Stage], took: Mapping[str, float], cores: int) -> Ite
         log.handlers = [*(other for other in log.handlers if other is not handler), *replaced]
 
 
-def show_end(result: Result, whole: float, cores: int) -> None:
+def show_summary(result: Result, whole: float, cores: int) -> None:
     """Say what ran, what did not and why, and where ``whole`` seconds went."""
     from rich.table import Table
 

@@ -15,9 +15,18 @@ from pathlib import Path
 from flows.registry.mlflow_client import warn
 from plm_core.shared import mlflow_stores
 from plm_core.shared.errors import UserError
-from plm_core.shared.files import held
+from plm_core.shared.files import is_locked
 from plm_core.shared.paths import JOURNALS
-from plm_core.shared.run_journal import Journal, ended, ending, messages, opened, opening, origin, publisher_of
+from plm_core.shared.run_journal import (
+    Journal,
+    begin_message,
+    end_message,
+    end_status,
+    first_message,
+    messages,
+    origin,
+    publisher_of,
+)
 
 END_S = 120.0
 """How long the flow waits until MLflow has everything; if MLflow is down, the publisher gives up sooner."""
@@ -44,7 +53,7 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
     store = mlflow_stores.named(*mlflow_stores.address(root))
     try:
         journal = Journal.new(root / JOURNALS, name)
-        journal.append(opened(name, store, {"plm.stage": name} | origin("plm run", root)))
+        journal.append(begin_message(name, store, {"plm.stage": name} | origin("plm run", root)))
     except OSError as error:
         warn(f"MLflow: no journal ({error}); the run is not shown")
         yield None
@@ -65,7 +74,7 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         raise
     finally:
         try:
-            journal.append(ended(status))
+            journal.append(end_message(status))
         except OSError as error:
             warn(f"MLflow: the end of the run is not kept ({error}); it is shown as KILLED, and was {status}")
         if publisher.poll() is not None:
@@ -114,15 +123,15 @@ def journals(root: Path) -> Iterator[State]:
     """The state of each journal of the checkout."""
     for path in sorted((root / JOURNALS).glob("*.jsonl")):
         with contextlib.suppress(FileNotFoundError):  # it has been published in the meantime
-            begun = opening(path)
+            begun = first_message(path)
             publisher = root / publisher_of(begun.get("store") or "")
             lines = enumerate(messages(path), 1)
             yield State(
                 path,
                 begun.get("name", ""),
                 bool(begun.get("training")),
-                held(path),
-                ending(path)[1],
-                publisher.read_text(encoding="utf-8") if held(publisher) else None,
+                is_locked(path),
+                end_status(path)[1],
+                publisher.read_text(encoding="utf-8") if is_locked(publisher) else None,
                 tuple(number for number, (message, _) in lines if message["kind"] == "damaged"),
             )

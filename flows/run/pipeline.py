@@ -13,7 +13,7 @@ from flows.processes import executor
 from flows.processes.resources import Machine
 from flows.registry import mlflow_client
 from flows.run import live_table, timing
-from flows.run.checkout import Checkout, checked_out, idle
+from flows.run.checkout import Checkout, nothing_to_do, open_checkout
 from flows.run.parent_run import Track, pipeline_run, send_leftovers
 from flows.run.run_result import FailedError, Result
 from flows.schedule import history, prefect_server
@@ -34,14 +34,14 @@ def run(root: Path, *, force: bool = False) -> Result:
     prepare_environment(root)
     executor.detect()
     print("reading dvc.yaml and the parameters", file=sys.stderr, flush=True)
-    with checked_out(root, force, mlflow_client.warn) as checkout:
-        history.tell_missed(root)
+    with open_checkout(root, force, mlflow_client.warn) as checkout:
+        history.notify_missed(root)
         if checkout.stale:
             print(f"stages to run: {len(checkout.stale)}", file=sys.stderr, flush=True)
         if configured := prefect_server.configured_url():
-            prefect_server.require(configured, "start one with `plm ui prefect`, or unset it to run without")
+            prefect_server.require_access(configured, "start one with `plm ui prefect`, or unset it to run without")
             return _run_flow(checkout)
-        if result := idle(checkout):
+        if result := nothing_to_do(checkout):
             send_leftovers(root)
             return result
         # The tracking run is opened here, not by the flow: that takes seconds too, and the server starts meanwhile.
@@ -91,8 +91,8 @@ def _run_flow(checkout: Checkout, track: Track | None = None) -> Result:
 
     results: list[Result] = []
     stale = [stage for stage in checkout.graph.stages if stage.name in checkout.stale]
-    took = {name: seconds for name, (seconds, _) in timing.took(checkout.root).items()}
-    with live_table.shown(stale, took, Machine.detect().cores):
+    took = {name: seconds for name, (seconds, _) in timing.last_durations(checkout.root).items()}
+    with live_table.show_stages(stale, took, Machine.detect().cores):
         plm = flow.make_flow(checkout, track, results.append)
         with prefect.tags(checkout.root.name):
             state = plm(str(checkout.root), force=checkout.force, return_state=True)

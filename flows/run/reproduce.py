@@ -31,8 +31,8 @@ class Reproducer:
         self.machine = executor.detect(self.processes.interrupted, sharing)
         self._paths = timing.longest_paths(checkout.root, self.graph.stages)
         self._checkout = checkout
-        self._took = timing.took(checkout.root)
-        self._withheld = {flow_configs.notify(checkout.root).urls_from: ""}
+        self._took = timing.last_durations(checkout.root)
+        self._withheld = {flow_configs.read_notify(checkout.root).urls_from: ""}
         """Variables with secrets that no stage needs."""
 
     def reasons(self, stage: Stage) -> list[str]:
@@ -59,7 +59,7 @@ class Reproducer:
         """
         with self.machine.acquire(stage, self._paths[stage.name], log.info) as grant:
             _, peak = self._took.get(stage.name, (0.0, 0)) if not grant.launcher else (0.0, 0)
-            resources.look(self._checkout.root, self.graph.size(stage.name), peak, log.warning)
+            resources.warn_if_scarce(self._checkout.root, self.graph.size(stage.name), peak, log.warning)
             log.info("runs: %s", "; ".join(reasons), extra={"stage_event": "began"})
             spent.begun = time.monotonic() - self.begun
             env = {"PLM_STAGE": stage.name, **self._withheld, **grant.env}
@@ -69,7 +69,7 @@ class Reproducer:
                 if not command:
                     return
                 env = command.env | env
-                with executor.helped(self.processes, self._checkout.root, stage.name, grant, env, log.info):
+                with executor.with_helpers(self.processes, self._checkout.root, stage.name, grant, env, log.info):
                     for line in command.lines:
                         used = self.processes.run(
                             stage.name,

@@ -22,7 +22,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StageOutcome:
     """What became of one stage."""
 
     name: str
@@ -44,7 +44,7 @@ class Outcome:
 class Result:
     """What became of the pipeline."""
 
-    stages: tuple[Outcome, ...]
+    stages: tuple[StageOutcome, ...]
     error: str = ""
     """The line of the first stage that failed, or of the registration; empty if all is well."""
     begun: float = 0.0
@@ -52,7 +52,7 @@ class Result:
     registered: float = 0.0
     """How many seconds the registration took."""
     models: tuple[Any, ...] = ()
-    """What became of the model versions, each an ``Outcome`` of ``promotion.py``."""
+    """What became of the model versions, each an ``StageOutcome`` of ``promotion.py``."""
 
     @property
     def ok(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flows.run.graph import Stage
-from flows.run.run_result import Outcome, Result
+from flows.run.run_result import Result, StageOutcome
 from plm_core.shared.files import atomic_text
 from plm_core.shared.paths import METERS
 
@@ -28,7 +28,7 @@ FIGURES = METERS / "run/figures.json"
 
 def longest_paths(root: Path, stages: Sequence[Stage]) -> dict[str, float]:
     """For each stage, the seconds that the longest path is expected to take that begins with it."""
-    measured = took(root)
+    measured = last_durations(root)
     own = {stage.name: measured.get(stage.name, (UNKNOWN_S[stage.gpu], 0))[0] for stage in stages}
     path = dict(own)
     for stage in reversed(stages):  # each after all that it depends on
@@ -37,7 +37,7 @@ def longest_paths(root: Path, stages: Sequence[Stage]) -> dict[str, float]:
     return path
 
 
-def took(root: Path) -> dict[str, tuple[float, int]]:
+def last_durations(root: Path) -> dict[str, tuple[float, int]]:
     """The seconds and the bytes of memory that each stage took when it last ran on this machine, if known."""
     try:
         measured = json.loads((root / REMEMBERED).read_text())
@@ -46,12 +46,12 @@ def took(root: Path) -> dict[str, tuple[float, int]]:
         return {}
 
 
-def remember(root: Path, outcomes: Iterable[Outcome]) -> None:
+def save_durations(root: Path, outcomes: Iterable[StageOutcome]) -> None:
     """Keep what the stages took for the next run; if the disk is full, its order is only less good."""
     ran = [outcome for outcome in outcomes if outcome.outcome == "ran"]
     new = {outcome.name: (round(outcome.spent.seconds, 1), outcome.spent.memory) for outcome in ran}
     with contextlib.suppress(OSError):
-        atomic_text(root / REMEMBERED, json.dumps(took(root) | new))
+        atomic_text(root / REMEMBERED, json.dumps(last_durations(root) | new))
 
 
 def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
@@ -64,15 +64,18 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
     busy = cpu / (cores * max(1e-9, end - ran[0].spent.begun))
     longest = sorted(ran, key=lambda outcome: -outcome.spent.seconds)[:3]
     rows = [
-        ("stages", f"{clock(end)} for {len(ran)}, with {busy:.0%} of the cores busy"),
-        ("longest", ", ".join(f"{outcome.name} {clock(outcome.spent.seconds)}" for outcome in longest)),
-        ("registration", clock(result.registered)),
-        ("the rest", f"{clock(max(0.0, whole - end - result.registered))} to start and end Prefect and MLflow"),
+        ("stages", f"{format_duration(end)} for {len(ran)}, with {busy:.0%} of the cores busy"),
+        ("longest", ", ".join(f"{outcome.name} {format_duration(outcome.spent.seconds)}" for outcome in longest)),
+        ("registration", format_duration(result.registered)),
+        (
+            "the rest",
+            f"{format_duration(max(0.0, whole - end - result.registered))} to start and end Prefect and MLflow",
+        ),
     ]
-    return [("total", f"{clock(whole)} on {cores} core{'s' * (cores > 1)}"), *rows]
+    return [("total", f"{format_duration(whole)} on {cores} core{'s' * (cores > 1)}"), *rows]
 
 
-def keep(root: Path, result: Result, whole: float, cores: int) -> None:
+def write_run_figures(root: Path, result: Result, whole: float, cores: int) -> None:
     """Write the figures of a run, and the page of the meters; skipped if the disk is full."""
     ran = _ran(result)
     if not ran:
@@ -85,11 +88,11 @@ def keep(root: Path, result: Result, whole: float, cores: int) -> None:
     subprocess.run([sys.executable, "-m", "tasks.reporting.cost_page"], cwd=root, check=False)
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration for people: ``7.4 s``, ``3 min 05 s``."""
     return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
 
 
-def _ran(result: Result) -> list[Outcome]:
+def _ran(result: Result) -> list[StageOutcome]:
     """The stages that took time, in the order of their start."""
     return sorted((outcome for outcome in result.stages if outcome.spent.seconds), key=lambda o: o.spent.begun)

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.run.checkout import at_work
+from flows.run.checkout import pipeline_is_running
 from flows.run.pipeline import prepare_environment
 from flows.schedule import history, prefect_server
 from flows.schedule.prefect_server import FLOW
 from plm_core.shared.errors import UserError
-from plm_core.shared.mlflow_stores import shown
+from plm_core.shared.mlflow_stores import without_credentials
 
 if TYPE_CHECKING:
     from prefect.schedules import Schedule
@@ -40,10 +40,13 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     prepare_environment(root)
     deadline = time.monotonic() + prefect_server.START_S  # it may be starting, too
     if not prefect_server.answers(url):
-        print(f"waiting up to {prefect_server.START_S:.0f} s for the Prefect server at {shown(url)}", flush=True)
+        print(
+            f"waiting up to {prefect_server.START_S:.0f} s for the Prefect server at {without_credentials(url)}",
+            flush=True,
+        )
     while not prefect_server.answers(url) and time.monotonic() < deadline:
         time.sleep(1)
-    prefect_server.require(url, "is `plm ui prefect` running?")
+    prefect_server.require_access(url, "is `plm ui prefect` running?")
     from prefect.client.schemas.schedules import CronSchedule
     from prefect.schedules import Cron
 
@@ -55,7 +58,7 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
         raise UserError(
             f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
         ) from error
-    history.expect(root, first)
+    history.record_schedule(root, first)
     serve_schedule(root, Cron(cron), name, url)
 
 
@@ -82,9 +85,9 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
         )
     except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup) as error:
         if prefect_server.answers(url):
-            why = f"Prefect at {shown(url)}: {prefect_server.error_text(error)}; trying again"
+            why = f"Prefect at {without_credentials(url)}: {prefect_server.error_text(error)}; trying again"
         else:
-            why = f"no Prefect server answers at {shown(url)}; the schedule waits for it"
+            why = f"no Prefect server answers at {without_credentials(url)}; the schedule waits for it"
         print(f"warning: {why}", flush=True)
         time.sleep(AGAIN_S)
         while not prefect_server.answers(url):
@@ -109,7 +112,7 @@ def _tidy(root: Path, name: str) -> None:
             deployment = client.read_deployment_by_name(f"{FLOW}/{name}")
         except ObjectNotFound:
             return
-        if not prefect_server.of_checkout(deployment, root):
+        if not prefect_server.belongs_to_checkout(deployment, root):
             raise UserError(
                 f"the schedule {FLOW}/{name} of this Prefect server belongs to another checkout,"
                 f" {deployment.parameters.get('root')}; expected another --name,"
@@ -123,7 +126,9 @@ def _tidy(root: Path, name: str) -> None:
         )
         for run in late[1:]:
             client.delete_flow_run(run.id)
-        last = history.Nights.read(root)
-        if not late and last.begun and not last.ended and not at_work(root):
+        last = history.ScheduleHistory.read(root)
+        if not late and last.begun and not last.ended and not pipeline_is_running(root):
             client.create_flow_run_from_deployment(deployment.id)
-            print(f"the run that began at {history.moment(last.begun)} was killed: it is made up for now", flush=True)
+            print(
+                f"the run that began at {history.format_time(last.begun)} was killed: it is made up for now", flush=True
+            )

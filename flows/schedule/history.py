@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flows.flow_configs import DAY_S
-from flows.run.checkout import at_work, began
+from flows.run.checkout import pipeline_began, pipeline_is_running
 from flows.run.run_result import Result
 from flows.schedule import notifications, prefect_server
 from plm_core.shared.files import atomic_text, locked
@@ -32,7 +32,7 @@ CLOCK = "was the clock changed? Then restart `plm deploy` or deploy again, or th
 
 
 @dataclass
-class Nights:
+class ScheduleHistory:
     """The content of the file; times are seconds since 1970."""
 
     due: float = 0.0
@@ -65,10 +65,10 @@ class Nights:
         if self.next is None:
             return ""
         if self.begun is not None and self.begun > now + LATE_S:
-            return f"The last run began at {moment(self.begun)}, which is in the future: {CLOCK}."
+            return f"The last run began at {format_time(self.begun)}, which is in the future: {CLOCK}."
         # Of a schedule of minutes, a run is late when the next one is due.
         if now - self.next > min(LATE_S, self.next - self.due):
-            return f"The scheduled run that was due at {moment(self.next)} did not begin."
+            return f"The scheduled run that was due at {format_time(self.next)} did not begin."
         return ""
 
     def days_left(self) -> float | None:
@@ -85,108 +85,114 @@ class Nights:
         return self.free[-1][1] / -slope / DAY_S if slope < 0 else None
 
 
-def change(root: Path, **values: Any) -> Nights:
+def update(root: Path, **values: Any) -> ScheduleHistory:
     """Record these fields and return all; if the disk is full, this is only a warning."""
     path = root / REMEMBERED
     try:
         with locked(path.with_suffix(".lock")):
-            nights = replace(Nights.read(root), **values)
+            nights = replace(ScheduleHistory.read(root), **values)
             atomic_text(path, json.dumps(asdict(nights)))
             return nights
     except OSError as error:
         print(f"warning: {path}: {error}; this run is not recorded", file=sys.stderr, flush=True)
-        return replace(Nights.read(root), **values)
+        return replace(ScheduleHistory.read(root), **values)
 
 
 @contextlib.contextmanager
-def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
+def recorded_run(root: Path) -> Iterator[Callable[[Result], None]]:
     """Record the block as a run and notify people; the block calls what is yielded with its result."""
     # The run before, which may have had no time to report how it ended.
-    last = Nights.read(root)
+    last = ScheduleHistory.read(root)
     if last.begun and not last.ended:
-        change(root, killed=last.begun)
-    tell_missed(root)
+        update(root, killed=last.begun)
+    notify_missed(root)
     # Until it ends, this run counts as interrupted: that is all a killed process leaves.
     error = "interrupted"
-    change(root, begun=time.time(), ended=None, error=error, **prefect_server.due_of_this_run())
+    update(root, begun=time.time(), ended=None, error=error, **prefect_server.due_of_this_run())
 
     def say(result: Result) -> None:
         nonlocal error
         error = result.error
-        notifications.tell_result(root, result)
+        notifications.notify_result(root, result)
 
     try:
         yield say
     except Exception as raised:
         error = str(raised)
-        notifications.tell(root, "failure", f"The run failed. {raised}")
+        notifications.notify(root, "failure", f"The run failed. {raised}")
         raise
     finally:
         now = time.time()
         left = shutil.disk_usage(root).free
-        days = change(root, ended=now, error=error, free=[*last.free, (now, left)][-KEPT:]).days_left()
+        days = update(root, ended=now, error=error, free=[*last.free, (now, left)][-KEPT:]).days_left()
         if days is not None and days < FULL_DAYS:
             what = f"The disk has {left / 1e9:,.1f} GB left and will be full in {days:.1f} days"
             look = f"See `du -sh {root}/.dvc/cache {root}/artifacts/*`."
-            notifications.tell(root, "disk", f"{what} at the rate of the last runs.", look)
+            notifications.notify(root, "disk", f"{what} at the rate of the last runs.", look)
 
 
-def failed(root: Path, error: str) -> None:
+def record_failure(root: Path, error: str) -> None:
     """Record that a scheduled run could not begin, and notify people."""
     now = time.time()
-    change(root, begun=now, ended=now, error=error, **prefect_server.due_of_this_run())
-    notifications.tell(root, "failure", f"The scheduled run could not begin. {error}")
+    update(root, begun=now, ended=now, error=error, **prefect_server.due_of_this_run())
+    notifications.notify(root, "failure", f"The scheduled run could not begin. {error}")
 
 
-def skipped(root: Path, why: str) -> None:
+def record_skip(root: Path, why: str) -> None:
     """Record that a scheduled run was skipped, and notify people unless a run has just begun in its place."""
     dates = prefect_server.due_of_this_run()
-    change(root, **dates)
+    update(root, **dates)
     # A run that has just begun does this one's work; one that began long ago is in the way of the schedule.
-    if dates.get("next") and time.time() - began(root) > (dates["next"] - dates["due"]) / 2:
-        notifications.tell(root, "missed", f"The run that was due at {moment(dates['due'])} was skipped: {why}.")
+    if dates.get("next") and time.time() - pipeline_began(root) > (dates["next"] - dates["due"]) / 2:
+        notifications.notify(root, "missed", f"The run that was due at {format_time(dates['due'])} was skipped: {why}.")
 
 
-def expect(root: Path, next_due: float | None) -> None:
+def record_schedule(root: Path, next_due: float | None) -> None:
     """Record that a schedule begins now, and when its first run is due; first report what was missed before."""
-    tell_missed(root)
-    change(root, due=time.time(), next=next_due)
+    notify_missed(root)
+    update(root, due=time.time(), next=next_due)
 
 
-def tell_missed(root: Path) -> str:
+def notify_missed(root: Path) -> str:
     """Notify people, once, of a scheduled run that did not happen; returns the sentence each time, empty for none.
 
     Also of a run that was killed. The next call tries again if no address accepted the message.
     """
-    nights = Nights.read(root)
+    nights = ScheduleHistory.read(root)
     missed = nights.missed(time.time())
     # A power failure ends whoever could have said so: the next process does.
     if nights.killed:
-        what = f"The run that began at {moment(nights.killed)} was killed, or its machine went down."
-        if notifications.tell(root, "failure", f"{what} The next one resumes its work."):
-            change(root, killed=None)
+        what = f"The run that began at {format_time(nights.killed)} was killed, or its machine went down."
+        if notifications.notify(root, "failure", f"{what} The next one resumes its work."):
+            update(root, killed=None)
     if missed and nights.reported != nights.next:
         look = "See `plm nights`; check that `plm deploy` and its server are running."
-        change(root, reported=nights.next)  # before notifying, which takes a while: others may look meanwhile
-        if not notifications.tell(root, "missed", missed, look):
-            change(root, reported=nights.reported)
+        update(root, reported=nights.next)  # before notifying, which takes a while: others may look meanwhile
+        if not notifications.notify(root, "missed", missed, look):
+            update(root, reported=nights.reported)
     return missed
 
 
-def lines(root: Path) -> Iterator[str]:
+def history_lines(root: Path) -> Iterator[str]:
     """What ``plm nights`` shows."""
-    nights = Nights.read(root)
+    nights = ScheduleHistory.read(root)
     if nights.begun is None:
         yield "last run       none yet"
     else:
         how = f"failed: {nights.error}" if nights.error else "all well"
-        ended = f"ended {moment(nights.ended)}, {how}" if nights.ended else "at work" if at_work(root) else "killed"
-        yield f"last run       began {moment(nights.begun)}, {ended}"
-    yield f"next run       {'no schedule' if nights.next is None else f'due {moment(nights.next)}'}"
+        ended = (
+            f"ended {format_time(nights.ended)}, {how}"
+            if nights.ended
+            else "at work"
+            if pipeline_is_running(root)
+            else "killed"
+        )
+        yield f"last run       began {format_time(nights.begun)}, {ended}"
+    yield f"next run       {'no schedule' if nights.next is None else f'due {format_time(nights.next)}'}"
     days = nights.days_left()
     yield f"disk           {'not filling up, as far as is known' if days is None else f'full in {days:.1f} days'}"
 
 
-def moment(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A time in UTC, as schedules are written."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"

@@ -36,13 +36,13 @@ EVENTS: dict[str, tuple[Event, str]] = {
 """The event of each action, and the message about the version."""
 
 
-def tell(root: Path, event: Event, what: str, look: str = RUNS) -> bool:
+def notify(root: Path, event: Event, what: str, look: str = RUNS) -> bool:
     """Send a message of what happened and where to look; if it cannot be sent, print a warning on stderr.
 
     Returns:
         Whether there is nothing left to try: an address accepted it, or nobody wants it.
     """
-    if event not in flow_configs.notify(root).events:
+    if event not in flow_configs.read_notify(root).events:
         return True
     sent, problem = send(root, event, f"{what}\n\n{look}")
     if problem:
@@ -53,7 +53,7 @@ def tell(root: Path, event: Event, what: str, look: str = RUNS) -> bool:
 
 def test(root: Path) -> None:
     """Send a test message. Raises UserError: there is no address, or one of them does not accept it."""
-    name = flow_configs.notify(root).urls_from
+    name = flow_configs.read_notify(root).urls_from
     if not os.environ.get(name):
         raise UserError(f"{name}: not set here, so nobody is notified; expected addresses in apprise's format")
     _, problem = send(root, "test", "This is a test: notifications reach this address.")
@@ -62,26 +62,26 @@ def test(root: Path) -> None:
     print(f"sent to the addresses in {name}")
 
 
-def tell_result(root: Path, result: Result) -> None:
+def notify_result(root: Path, result: Result) -> None:
     """Send what is worth a message about a run: that it failed, whose budget is spent, which models were judged."""
     # A spent budget is no failure: the run resumes as soon as there is more.
     failed = [stage for stage in result.stages if stage.outcome == "failed"]
     spent = [stage for stage in failed if stage.status == BUDGET_SPENT]
     others = [f"{stage.name}: {stage.reason}" for stage in failed if stage.status != BUDGET_SPENT]
     for stage in spent:
-        tell(root, "budget", f"{stage.reason}.", BUDGET)
+        notify(root, "budget", f"{stage.reason}.", BUDGET)
     if result.error and (others or not spent):
-        tell(root, "failure", f"The run failed. {'; '.join(others) or result.error}")
-    tell_models(root, result.models)
+        notify(root, "failure", f"The run failed. {'; '.join(others) or result.error}")
+    notify_models(root, result.models)
 
 
-def tell_models(root: Path, outcomes: Iterable[Any]) -> None:
+def notify_models(root: Path, outcomes: Iterable[Any]) -> None:
     """Send what became of model versions, each an ``Outcome`` of ``promotion.py``."""
     for outcome in outcomes:
         if outcome.action in EVENTS:
             event, message = EVENTS[outcome.action]
             what = message.format(f"{outcome.version} ({outcome.stage})")
-            tell(root, event, f"{what}: {'; '.join(outcome.reasons)}", MODELS)
+            notify(root, event, f"{what}: {'; '.join(outcome.reasons)}", MODELS)
 
 
 def send(root: Path, subject: str, text: str) -> tuple[bool, str]:
@@ -90,7 +90,7 @@ def send(root: Path, subject: str, text: str) -> tuple[bool, str]:
     Returns:
         Whether one of them accepted it or there is none; and what went wrong, without naming an address.
     """
-    name = flow_configs.notify(root).urls_from
+    name = flow_configs.read_notify(root).urls_from
     if not os.environ.get(name):
         return True, ""
     where = f"{root.resolve()} on {socket.gethostname()}"

@@ -26,9 +26,9 @@ from typing import Any, Self
 
 from flows.processes import supervisor
 from plm_core.shared import mlflow_stores
-from plm_core.shared.environment import place, started
+from plm_core.shared.environment import pid_scope, process_start
 from plm_core.shared.errors import UserError
-from plm_core.shared.mlflow_stores import shown
+from plm_core.shared.mlflow_stores import without_credentials
 
 START_S = 120.0
 """How long the server may take to answer; 6 s on an idle machine, twice that if it creates its database."""
@@ -60,13 +60,13 @@ def home() -> Path:
 def answers(url: str) -> bool:
     """Whether a Prefect server answers there, if only to ask for credentials. Also used by ``infra/team/ready.py``."""
     try:
-        reach(url)
+        require_answer(url)
     except UserError:
         return False
     return True
 
 
-def reach(url: str, otherwise: str = "start one with `plm ui prefect`") -> None:
+def require_answer(url: str, otherwise: str = "start one with `plm ui prefect`") -> None:
     """Make sure that a Prefect server answers, if only to ask for credentials. Raises UserError: none answers, and
     ``otherwise`` says what to do; or its certificate is not trusted."""
     authority = os.environ.get("PREFECT_API_SSL_CERT_FILE")
@@ -88,9 +88,10 @@ def reach(url: str, otherwise: str = "start one with `plm ui prefect`") -> None:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(reason, ssl.SSLError):
             raise UserError(
-                f"PREFECT_API_SSL_CERT_FILE: {authority or 'not set'}, and {shown(url)} is not trusted: {reason}"
+                f"PREFECT_API_SSL_CERT_FILE: {authority or 'not set'}, and {without_credentials(url)} is not trusted: "
+                f"{reason}"
             ) from error
-    raise UserError(f"PREFECT_API_URL: no Prefect server answers at {shown(url)}; {otherwise}")
+    raise UserError(f"PREFECT_API_URL: no Prefect server answers at {without_credentials(url)}; {otherwise}")
 
 
 class LocalServer:
@@ -112,7 +113,7 @@ class LocalServer:
 
         First waits until another one of this user has started: two that create the tables of one database both fail.
         """
-        self._starting.enter_context(mlflow_stores.alone(f"{mlflow_stores.SQLITE}{home() / 'prefect.db'}"))
+        self._starting.enter_context(mlflow_stores.exclusive(f"{mlflow_stores.SQLITE}{home() / 'prefect.db'}"))
         uvicorn = [sys.executable, "-m", "uvicorn", "--app-dir", str(distribution("prefect").locate_file(""))]
         uvicorn += ["--factory", "prefect.server.api.server:create_app", "--lifespan", "on"]
         uvicorn += ["--fd", str(self._socket.fileno()), "--log-level", "error"]
@@ -121,7 +122,7 @@ class LocalServer:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log, self._socket:
             output = {"stdout": log, "stderr": subprocess.STDOUT, "pass_fds": [self._socket.fileno()]}
-            self._process = supervisor.started(STOP_S, uvicorn, env={**os.environ, **marks}, **output)
+            self._process = supervisor.start_supervisor(STOP_S, uvicorn, env={**os.environ, **marks}, **output)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -187,12 +188,12 @@ def client(url: str) -> Iterator[Any]:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
             raise UserError(
                 f"PREFECT_API_AUTH_STRING: {'not accepted' if PREFECT_API_AUTH_STRING.value() else 'not set'}, and the "
-                f"Prefect server at {shown(url)} asks for a password; expected its name:password"
+                f"Prefect server at {without_credentials(url)} asks for a password; expected its name:password"
             ) from error
-        raise UserError(f"Prefect at {shown(url)}: {error_text(error)}") from error
+        raise UserError(f"Prefect at {without_credentials(url)}: {error_text(error)}") from error
 
 
-def of_checkout(run: Any, root: Path) -> bool:
+def belongs_to_checkout(run: Any, root: Path) -> bool:
     """Whether a deployment or a flow run is this checkout's: by the checkout's name, or by its path if it has none.
 
     Checkouts of two machines may have the same path.
@@ -207,12 +208,12 @@ def of_checkout(run: Any, root: Path) -> bool:
 
 def error_text(error: Exception) -> str:
     """The message of an error, in one line and without the password of an address in it."""
-    return " ".join(shown(str(error)).split())[:300]
+    return " ".join(without_credentials(str(error)).split())[:300]
 
 
-def require(url: str, otherwise: str) -> None:
+def require_access(url: str, otherwise: str) -> None:
     """Raise UserError unless a server answers there and lets this user in; ``otherwise`` is what to do if none does."""
-    reach(url, otherwise)
+    require_answer(url, otherwise)
     with client(url) as opened:
         opened.hello()
 
@@ -241,8 +242,8 @@ def close_dead_runs(root: Path) -> None:
     who: dict[str, bool | int | float | str] = {
         "plm.host": socket.gethostname(),
         "plm.pid": os.getpid(),
-        "plm.place": place(),
-        "plm.started": started(os.getpid()),
+        "plm.place": pid_scope(),
+        "plm.started": process_start(os.getpid()),
         "plm.checkout": checkout_name(root),
     }
     # Not Prefect's heartbeats and an automation: they crash a run whose machine slept.
@@ -259,7 +260,7 @@ def close_dead_runs(root: Path) -> None:
                 continue
             # A process id means something only on its machine and in its container.
             if its["plm.place"] == who["plm.place"]:
-                dead = started(int(its["plm.pid"])) != its["plm.started"]
+                dead = process_start(int(its["plm.pid"])) != its["plm.started"]
             else:
                 dead = its["plm.checkout"] == who["plm.checkout"]
             if dead:

@@ -136,7 +136,7 @@ class Ended:
     """Why it failed, or where it was pruned."""
 
 
-def opened(folder: Path, sweep: Sweep) -> Study:
+def open_study(folder: Path, sweep: Sweep) -> Study:
     """The study of a sweep, created if there is none. Raises UserError: the study in this folder searches something
     else."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -174,7 +174,7 @@ def in_state(study: Study, *states: TrialState) -> list[FrozenTrial]:
     return study.get_trials(deepcopy=False, states=states)
 
 
-def ended(study: Study) -> list[Ended]:
+def ended_trials(study: Study) -> list[Ended]:
     """The trials that have ended."""
     return [
         Ended(
@@ -191,7 +191,7 @@ def ended(study: Study) -> list[Ended]:
 
 def best(study: Study) -> Ended | None:
     """The best complete trial."""
-    complete = [trial for trial in ended(study) if trial.state == "complete"]
+    complete = [trial for trial in ended_trials(study) if trial.state == "complete"]
     return next((trial for trial in complete if trial.number == study.best_trial.number), None)
 
 

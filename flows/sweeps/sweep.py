@@ -22,7 +22,7 @@ from flows.processes.process import StageError, StageProcesses
 from flows.processes.resources import CancelledError, Machine
 from flows.run.graph import Graph
 from flows.run.parent_run import pipeline_run
-from flows.run.timing import clock
+from flows.run.timing import format_duration
 from flows.sweeps.study import (
     ENDED,
     Ended,
@@ -35,13 +35,13 @@ from flows.sweeps.study import (
     Value,
     best,
     distribution,
-    ended,
+    ended_trials,
     in_state,
-    opened,
+    open_study,
     params_of,
 )
-from flows.sweeps.trial import needed
-from flows.sweeps.trial_checkouts import Workspaces, only_one
+from flows.sweeps.trial import needed_stages
+from flows.sweeps.trial_checkouts import TrialCheckouts, lock_sweep
 from plm_core.shared import params_file, paths
 from plm_core.shared.errors import UserError
 
@@ -82,31 +82,31 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         outs = [Path(out) for stage in graph.stages for out in stage.outs]
         written = ", ".join(sorted(out.stem for out in outs if out.parent == paths.METRICS))
         raise UserError(f"sweep.metric: {sweep.metric!r}: no stage writes {sweep.file}; there are {written}")
-    stages = needed(graph.stages, stage)
+    stages = needed_stages(graph.stages, stage)
     # A wrong name is better refused here than by the first trials.
     if (root / sweep.file).is_file():
-        metric(root, sweep)
+        read_metric(root, sweep)
     gpus = len(machine.gpus) if isinstance(machine, Machine) else machine.gpus  # here, or on a node
     jobs = jobs or (any(part.gpu for part in stages) and gpus) or machine.cores
-    workspaces = Workspaces(root, name, graph.given([part.name for part in stages]), graph.cache)
+    workspaces = TrialCheckouts(root, name, graph.given([part.name for part in stages]), graph.cache)
 
     # What was searched, and on which files, is settled by the first call; later ones resume it.
-    with only_one(workspaces.folder) as held:
-        study = opened(workspaces.folder, sweep)
+    with lock_sweep(workspaces.folder) as held:
+        study = open_study(workspaces.folder, sweep)
         if changed := workspaces.freeze():
             print(f"changed since the sweep {name} began, and ignored by its trials: {', '.join(changed)}")
         if not study.trials:
             _begin_with_what_is(root, sweep, study)
         with pipeline_run(root, f"sweep {name}") as parent:
             # A trial's own folder has neither MLflow's store nor compiled code.
-            env = {"MLFLOW_TRACKING_URI": flow_configs.read(root)[0].uri} | _share(machine, jobs)
+            env = {"MLFLOW_TRACKING_URI": flow_configs.read_tracking(root)[0].uri} | _share(machine, jobs)
             env["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
             env |= {"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"}
             try:
                 Trials(sweep, study, workspaces, stage, env, held).run(jobs)
             finally:
                 paused = len(in_state(study, TrialState.RUNNING))
-                summary = Summary(workspaces.folder, ended(study), best(study), paused)
+                summary = Summary(workspaces.folder, ended_trials(study), best(study), paused)
                 trials = [asdict(trial) for trial in summary.trials]
                 results = asdict(sweep) | {"seconds": study.user_attrs["seconds"], "trials": trials}
                 text = json.dumps(results, indent=2)
@@ -117,7 +117,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
     return summary
 
 
-def lines(summary: Summary) -> Iterator[str]:
+def result_lines(summary: Summary) -> Iterator[str]:
     """The output at the end."""
     folder = summary.folder
     if summary.paused:
@@ -125,7 +125,7 @@ def lines(summary: Summary) -> Iterator[str]:
     if failed := [trial for trial in summary.trials if trial.state == "failed"]:
         yield f"failed         {len(failed)} trials, the last: {failed[-1].reason}"
     if (best := summary.best) and best.value is not None:
-        yield f"best           trial {best.number}: {best.value:.6g}: {shown(best.params)}"
+        yield f"best           trial {best.number}: {best.value:.6g}: {format_parameters(best.params)}"
         if (folder / paths.DIFFERENCE).read_text(encoding="utf-8").strip():
             yield f"into params    git apply {folder / paths.DIFFERENCE}"
         yield f"with results   dvc exp apply {folder.name}-{best.number}    (dvc exp show lists all)"
@@ -164,7 +164,7 @@ class Trials:
     """The trials of a sweep while it runs."""
 
     def __init__(
-        self, sweep: Sweep, study: Study, workspaces: Workspaces, stage: str, env: Mapping[str, str], held: int
+        self, sweep: Sweep, study: Study, workspaces: TrialCheckouts, stage: str, env: Mapping[str, str], held: int
     ) -> None:
         """``stage`` is what each trial brings up to date, ``env`` are variables for its environment, ``held`` is the
         sweep's lock, which it inherits."""
@@ -205,7 +205,7 @@ class Trials:
             except (OSError, StorageInternalError) as error:
                 raise UserError(f"trial {trial.number}: {error}; it resumes with the sweep") from error
             # Nobody wants to find in the morning that a hundred trials had the same wrong parameter.
-            ends = ended(self._study)
+            ends = ended_trials(self._study)
             if len(ends) >= HOPELESS and all(end.state == "failed" for end in ends):
                 raise UserError(f"sweep: the first {len(ends)} trials have failed, the last: {ends[-1].reason}")
 
@@ -221,7 +221,7 @@ class Trials:
     def _carry_out(self, trial: Trial) -> None:
         """Run a trial to its end, and print its outcome; one that is interrupted stays as it is."""
         begun = time.monotonic()
-        print(f"trial {trial.number}: {shown(params_of(trial))}", flush=True)
+        print(f"trial {trial.number}: {format_parameters(params_of(trial))}", flush=True)
         value = None
         state = TrialState.FAIL
         reason = ""
@@ -247,7 +247,7 @@ class Trials:
             how = f"{how} {reason}, worse than others" if state == TrialState.PRUNED else f"failed: {reason}"
         top = best(self._study)
         behind = f"; best {top.value:.4g}, trial {top.number}" if top else ""
-        print(f"trial {trial.number}: {how}, in {clock(end.user_attrs['seconds'])}{behind}", flush=True)
+        print(f"trial {trial.number}: {how}, in {format_duration(end.user_attrs['seconds'])}{behind}", flush=True)
 
     def _value(self, trial: Trial) -> float:
         """Run the process of a trial, and keep what it made; returns its metric. Raises TrialPruned: others were
@@ -277,7 +277,7 @@ class Trials:
                     if self._processes.interrupted.is_set() or not (error.transient and left):
                         raise
                     print(f"trial {trial.number}: resumed, because its process ended: {error}", flush=True)
-        value = metric(place, self._sweep)
+        value = read_metric(place, self._sweep)
         self._workspaces.keep(trial.number)
         return value
 
@@ -298,7 +298,7 @@ class Trials:
         self._study.set_user_attr("seconds", time.monotonic() - self._begun)
 
 
-def metric(place: Path, sweep: Sweep) -> float:
+def read_metric(place: Path, sweep: Sweep) -> float:
     """The metric in a checkout. Raises UserError: it is missing, or not a number."""
     metrics = json.loads((place / sweep.file).read_text(encoding="utf-8"))
     value = metrics.get(sweep.name)
@@ -307,7 +307,7 @@ def metric(place: Path, sweep: Sweep) -> float:
     return float(value)
 
 
-def shown(params: Mapping[str, Value]) -> str:
+def format_parameters(params: Mapping[str, Value]) -> str:
     """Parameters in one line, by the last part of their names if those differ."""
     short = {name.rpartition(".")[2] for name in params}
     return ", ".join(

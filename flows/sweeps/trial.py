@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.processes.process import StageError
-from flows.run.checkout import checked_out
+from flows.run.checkout import open_checkout
 from flows.run.graph import Stage
 from flows.run.reproduce import Reproducer
 from flows.run.run_result import Spent
 from plm_core.shared.errors import INTERRUPTED, USER_ERROR, UserError
 
 
-def needed(stages: Sequence[Stage], last: str) -> list[Stage]:
+def needed_stages(stages: Sequence[Stage], last: str) -> list[Stage]:
     """A stage and all that it depends on, from ``stages`` in their order."""
     # From the end: in this order a stage comes before all that it depends on.
     wanted = {last}
@@ -32,10 +32,10 @@ def main(last: str) -> int:
     """Bring the stage up to date in the current folder; returns the exit status."""
     logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout, level=logging.INFO)
     try:
-        with checked_out(Path.cwd(), False, print) as checkout:
+        with open_checkout(Path.cwd(), False, print) as checkout:
             # One stage after the other: the sweep's other trials have the rest of the machine.
             reproducer = Reproducer(checkout)
-            for stage in needed(checkout.graph.stages, last):
+            for stage in needed_stages(checkout.graph.stages, last):
                 log = logging.getLogger(stage.name)
                 try:
                     if reasons := reproducer.reasons(stage):

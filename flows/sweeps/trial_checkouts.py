@@ -29,7 +29,7 @@ HOOKLESS = ("-c", "core.hooksPath=/dev/null")
 """The user's hooks are meant for commits and checkouts of people."""
 
 
-class Workspaces:
+class TrialCheckouts:
     """The checkouts of one sweep."""
 
     def __init__(self, root: Path, name: str, given: Sequence[str], cache: Path) -> None:
@@ -143,7 +143,7 @@ class Workspaces:
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[int]:
+def lock_sweep(folder: Path) -> Iterator[int]:
     """Hold a sweep while the block runs; yields the lock's descriptor, which trials inherit. Raises UserError: another
     process holds it."""
     with ExitStack() as stack:

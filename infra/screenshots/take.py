@@ -35,7 +35,7 @@ def main() -> None:
     """Take all screenshots."""
     if BINARY is None:
         sys.exit("error: no Chromium on this machine; expected chromium or google-chrome on the PATH")
-    tracking, promotion = flow_configs.read(ROOT)
+    tracking, promotion = flow_configs.read_tracking(ROOT)
     client = mlflow.MlflowClient(tracking.uri)
     experiment = client.get_experiment_by_name(tracking.experiment)
     versions = client.search_model_versions(f"name = '{promotion.registered_model}'")

@@ -123,7 +123,7 @@ def read_checks(path: Path, task: GlueTask, ids_before: Iterable[str], prefix: s
     return read_lines(path, "examples", check_of, f"a check of {task.name} ({__name__})")
 
 
-def examined(
+def run_behaviour_checks(
     task: GlueTask,
     checks: Sequence[Check],
     test: Sequence[Example],
@@ -161,7 +161,7 @@ def examined(
     return judged
 
 
-def counted(judged: Iterable[Judged]) -> dict[str, int]:
+def check_counts(judged: Iterable[Judged]) -> dict[str, int]:
     """The number of checks asked and failed, as metrics: ``checks/typos/asked``, ``checks/typos/failed``."""
     counts = Counter[str]()
     for result in judged:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from plm_core.config import UserError, did_you_mean, listed
+from plm_core.config import UserError, did_you_mean, join_names
 from plm_core.corpus.records import SURROGATE, records
 from plm_core.corpus.removals import Refused
 from plm_core.shared.files import sha256_text
@@ -131,7 +131,7 @@ def read_lines(path: Path, stage: str, make: Callable[[Any, int], T], expected: 
     return objects
 
 
-class Layout(NamedTuple):
+class FileLayout(NamedTuple):
     """How the files of a task are written."""
 
     columns: Columns | None
@@ -175,7 +175,7 @@ class Reader:
 class TableReader(Reader):
     """Rows of a table or of the hub. Without an id column, the id of an example is ``part-number``."""
 
-    def __init__(self, layout: Layout, label: Callable[[object, str], int | float], choices: int = 0) -> None:
+    def __init__(self, layout: FileLayout, label: Callable[[object, str], int | float], choices: int = 0) -> None:
         """``label`` reads a value of a column; ``choices`` is how many texts there are to choose from."""
         super().__init__()
         assert layout.columns is not None
@@ -198,7 +198,7 @@ class TableReader(Reader):
                     raise row
                 for name in (columns.a, columns.b, columns.label, columns.id, columns.group, *columns.choices):
                     if name is not None and name not in row:
-                        problem = f"no column {name!r}; found {listed(row, 12)}{did_you_mean(name, row)}"
+                        problem = f"no column {name!r}; found {join_names(row, 12)}{did_you_mean(name, row)}"
                         raise Refused("missing_column", problem)
                 identity = f"{part}-{number + 1}" if columns.id is None else _identity(row[columns.id], columns.id)
                 a = text_of(row[columns.a], columns.a)
@@ -255,7 +255,7 @@ def class_of(value: object, column: str, codes: Mapping[str, int], labels: Seque
     written = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else None
     if written is None or written not in codes:
         names = [code if code == labels[i] else f"{code} ({labels[i]})" for code, i in codes.items()]
-        expected = f"one of {listed(names, 12)}{did_you_mean(written or '', codes)}"
+        expected = f"one of {join_names(names, 12)}{did_you_mean(written or '', codes)}"
         raise Refused("wrong_label", f"the label {value!r} in the column {column!r}; expected {expected}")
     return codes[written]
 

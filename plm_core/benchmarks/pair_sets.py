@@ -82,7 +82,7 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
     if config.rules:
         for document in read_documents(path):
             for rule in dict.fromkeys(config.rules):
-                for number, (good, bad) in enumerate(changed(document, RULES[rule])):
+                for number, (good, bad) in enumerate(pairs_from(document, RULES[rule])):
                     every.append(Pair(f"{document.id}#{rule}-{number}", good, bad, rule, document.id))
     else:
         every += _written(path, left_out)
@@ -168,7 +168,7 @@ Texts = tuple[str, str]
 """A passage as written, and changed."""
 
 
-def changed(document: Document, rule: Callable[[Paragraphs], Iterator[Texts]]) -> Iterator[Texts]:
+def pairs_from(document: Document, rule: Callable[[Paragraphs], Iterator[Texts]]) -> Iterator[Texts]:
     """The pairs that a rule makes from a document."""
     return rule([END.split(" ".join(text.split())) for text in paragraphs(document.text)])
 

@@ -19,7 +19,7 @@ from plm_core.benchmarks.example_readers import (
     Answer,
     ConllReader,
     Example,
-    Layout,
+    FileLayout,
     Reader,
     SquadReader,
     TableReader,
@@ -166,7 +166,7 @@ class Kind:
         missing or too many."""
         return f"{config.label}: {', '.join(config.labels) or 'which number'}?", config.labels
 
-    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+    def reader(self, task: GlueTask, layout: FileLayout) -> Reader:
         """Reads the files of a task."""
         return TableReader(layout, partial(class_of, codes=layout.codes, labels=task.labels), len(task.labels))
 
@@ -202,9 +202,9 @@ class Regression(Kind):
     metrics = ("pearson", "spearman")
     has_labels = of_classes = has_options = False
     head = "plm_core.finetuning.task_heads:NUMBERS"
-    linear = "plm_core.finetuning.linear_baselines:numbers"
+    linear = "plm_core.finetuning.linear_baselines:ridge_regression"
 
-    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+    def reader(self, task: GlueTask, layout: FileLayout) -> Reader:
         return TableReader(layout, partial(number_of, span=task.span))
 
     def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
@@ -269,7 +269,7 @@ class TokenClassification(Kind):
     def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
         return f"Which words name {', '.join(config.labels)}?", [*iob2(config.labels)]
 
-    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+    def reader(self, task: GlueTask, layout: FileLayout) -> Reader:
         return ConllReader(task.labels, layout.iob1)
 
     def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class QuestionAnswering(Kind):
     def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
         return f"Where in the text is the answer{', if it is there' if config.unanswerable else ''}?", config.labels
 
-    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+    def reader(self, task: GlueTask, layout: FileLayout) -> Reader:
         return SquadReader(task.unanswerable)
 
     def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
@@ -345,7 +345,7 @@ class Search(Kind):
     def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
         return "Which passage is relevant to the query?", config.labels
 
-    def reader(self, task: GlueTask, layout: Layout) -> Reader:
+    def reader(self, task: GlueTask, layout: FileLayout) -> Reader:
         assert layout.columns is not None
         columns = replace(layout.columns, label=str(layout.columns.b))  # there is nothing else to be read
         return TableReader(layout._replace(columns=columns), lambda *_: 0)
@@ -392,7 +392,7 @@ def types_of(tags: Iterable[str]) -> list[str]:
     return [tag.removeprefix("B-") for tag in tags if tag.startswith("B-")]
 
 
-def described(name: str, config: ExamplesConfig, unknown: str) -> GlueTask:
+def own_task(name: str, config: ExamplesConfig, unknown: str) -> GlueTask:
     """A team's own task.
 
     Raises:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from plm_core.benchmarks.example_readers import SPLITS, Columns, Example, Layout
-from plm_core.benchmarks.task import KINDS, ExamplesConfig, GlueTask, described
-from plm_core.benchmarks.task_table import TASKS, Part, Published
+from plm_core.benchmarks.example_readers import SPLITS, Columns, Example, FileLayout
+from plm_core.benchmarks.task import KINDS, ExamplesConfig, GlueTask, own_task
+from plm_core.benchmarks.task_table import TASKS, PublishedFiles, SplitFile
 from plm_core.config import UserError, did_you_mean
-from plm_core.corpus.document import Document, read_documents, some_of
+from plm_core.corpus.document import Document, read_documents, sample_row_groups
 from plm_core.corpus.normalize import paragraphs, shortened, words_of
 from plm_core.corpus.sources.hub_source import HubPin, hub_rows, read_pin
-from plm_core.corpus.splits import place_of
+from plm_core.corpus.splits import hash_position
 
 MIN_WORDS, MAX_WORDS = 15, 200
 """The fewest and the most words of a paragraph: a shorter one says too little, a longer one exceeds a small context."""
@@ -74,7 +74,7 @@ def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
                 yield Example(identity, a, other[draw % len(other)][2], 0, group=group)
 
 
-def beginnings(documents: Sequence[Document]) -> Iterator[Example]:
+def beginning_queries(documents: Sequence[Document]) -> Iterator[Example]:
     """The beginning of a passage as a query, and the rest of it as what is to be found.
 
     The query is taken out of the passage, as in the inverse cloze task (Lee et al. 2019, section 4): its first
@@ -94,7 +94,7 @@ def beginnings(documents: Sequence[Document]) -> Iterator[Example]:
 MADE: dict[str, Callable[[Sequence[Document]], Iterator[Example]]] = {
     "sotu-era": eras,
     "next": next_passages,
-    "passages": beginnings,
+    "passages": beginning_queries,
 }
 
 
@@ -108,7 +108,7 @@ def read_corpus_task(name: str, folder: Path) -> tuple[dict[str, list[Example]],
     warnings = []
     for split in SPLITS:
         table = folder / f"{split}.parquet"
-        pieces, share = some_of(table, READ_BYTES)
+        pieces, share = sample_row_groups(table, READ_BYTES)
         made[split] = list(MADE[name]([document for piece in pieces for document in read_documents(*piece)]))
         if share < 1:
             warnings.append(f"{table}: examples are made from {share:.2%} of it, evenly spread")
@@ -195,7 +195,7 @@ def task_of(name: str, config: ExamplesConfig) -> GlueTask:
     if name not in TASKS:
         close = did_you_mean(name, TASKS) if bare else ""
         unknown = f"unknown task{close}" if close else f"not a task of the table ({', '.join(TASKS)})"
-        return described(name, config, unknown)
+        return own_task(name, config, unknown)
     if not bare:
         raise UserError(
             f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own"
@@ -243,7 +243,7 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
                 f"{config.input}: no example of the class {label!r} to train on{why}; expected some of each of "
                 f"{', '.join(needed)} (examples.{name})"
             )
-    return Read(task, {split: grouped(splits[split]) for split in SPLITS}, read.counts, read.warnings)
+    return Read(task, {split: assign_groups(splits[split]) for split in SPLITS}, read.counts, read.warnings)
 
 
 def read_own(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[Example]]:
@@ -253,7 +253,7 @@ def read_own(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[E
         UserError: a file is missing or holds no example, or a row is not an example.
     """
     kind = KINDS[task.kind]
-    reader = kind.reader(task, Layout(columns, {label: i for i, label in enumerate(task.labels)}))
+    reader = kind.reader(task, FileLayout(columns, {label: i for i, label in enumerate(task.labels)}))
     splits: dict[str, list[Example]] = {}
     for split in SPLITS:
         files = [path for suffix in kind.formats if (path := folder / f"{split}{suffix}").is_file()]
@@ -270,7 +270,7 @@ def read_own(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[E
     return splits
 
 
-def read_published(task: GlueTask, published: Published, source: Path) -> Read:
+def read_published(task: GlueTask, published: PublishedFiles, source: Path) -> Read:
     """The examples of the splits from a folder, or from the hub if ``source`` is a manifest.
 
     Raises:
@@ -282,7 +282,7 @@ def read_published(task: GlueTask, published: Published, source: Path) -> Read:
     if columns is None and not files:
         raise UserError(f"{source}: not a folder; expected one with the files of {published.folder}")
     codes = {str(i) if files and published.coded else label: i for i, label in enumerate(task.labels)}
-    layout = Layout(columns, codes, RAGGED if published.ragged else (), iob1=True)
+    layout = FileLayout(columns, codes, RAGGED if published.ragged else (), iob1=True)
     reader = KINDS[task.kind].reader(task, layout)
     splits: dict[str, list[Example]] = {}
     counts: dict[str, int] = {}
@@ -313,7 +313,7 @@ def read_published(task: GlueTask, published: Published, source: Path) -> Read:
     return Read(task, splits, counts | reader.counts, warnings)
 
 
-def _file(part: Part, published: Published, folder: Path) -> Path:
+def _file(part: SplitFile, published: PublishedFiles, folder: Path) -> Path:
     """The existing file among the names that the part's file may have."""
     files = [folder / name for name in part.names or (f"{part.file}.tsv",)]
     for file in files:
@@ -333,16 +333,16 @@ def hold_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]
     unless there is only one. So an example's side depends on that name alone: additions move no example from train to
     valid, and none from valid to train before there are 1,000.
     """
-    positions = [place_of(f"valid/{e.group or e.id}") for e in examples]
+    positions = [hash_position(f"valid/{e.group or e.id}") for e in examples]
     if len(set(positions)) == 1:
-        positions = [place_of(f"valid/{e.id}") for e in examples]
+        positions = [hash_position(f"valid/{e.id}") for e in examples]
     ranked = sorted(positions)
     last = max([*ranked[:1], *(place for place in ranked[:MOST_HELD_OUT] if place < HELD_OUT)], default=0.0)
     sides = list(zip(examples, positions, strict=True))
     return [e for e, place in sides if place > last], [e for e, place in sides if place <= last]
 
 
-def grouped(examples: Sequence[Example]) -> list[Example]:
+def assign_groups(examples: Sequence[Example]) -> list[Example]:
     """The examples with their groups, each named after its first example; a single example has none.
 
     A premise of MNLI occurs in three examples, a question of QQP in many; counted one by one, they make a difference
@@ -374,7 +374,7 @@ def grouped(examples: Sequence[Example]) -> list[Example]:
     return result
 
 
-def shared(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str, int]:
+def shared_text_counts(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str, int]:
     """The number of examples of test (and valid) whose exact texts are in train (or valid) too, whatever their labels,
     and of groups of test that are also in train.
 

@@ -18,7 +18,7 @@ from plm_core.benchmarks.task import KINDS, GlueTask, iob2
 
 
 @dataclass(frozen=True)
-class Part:
+class SplitFile:
     """One file of a task, or one split on the hub."""
 
     file: str
@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFiles:
     """A task as it is distributed; its train part comes first."""
 
     folder: str
@@ -46,7 +46,7 @@ class Published:
     """The columns of the official files; None if they are not tables."""
     hub: Columns | None
     """The columns of the dataset on the hub, whose configuration has the task's name; None: only files are read."""
-    parts: tuple[Part, ...]
+    parts: tuple[SplitFile, ...]
     header: tuple[str, ...] | None = None
     """The columns of official files that have no header."""
     coded: bool = True
@@ -56,11 +56,11 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Row:
+class TaskRow:
     """The task, and where its data is published; None for a task made from the corpus."""
 
     task: GlueTask
-    published: Published | None
+    published: PublishedFiles | None
 
 
 def _task(
@@ -148,56 +148,65 @@ QUESTION = Columns("question", "sentence", "label")
 ENDINGS = Columns("sent1", "sent2", "label", choices=("ending0", "ending1", "ending2", "ending3"))
 
 
-def _glue(train: int, dev: int) -> tuple[Part, ...]:
-    return Part("train", train), Part("dev", dev)
+def _glue(train: int, dev: int) -> tuple[SplitFile, ...]:
+    return SplitFile("train", train), SplitFile("dev", dev)
 
 
 _PUBLISHED = {
-    "cola": Published("CoLA", SENTENCE, SENTENCE, _glue(8551, 1043), header=("source", "label", "mark", "sentence")),
-    "sst2": Published("SST-2", SENTENCE, SENTENCE, _glue(67349, 872)),
-    "mrpc": Published("MRPC", Columns("#1 String", "#2 String", "Quality"), SENTENCES, _glue(3668, 408)),
-    "qqp": Published(
+    "cola": PublishedFiles(
+        "CoLA", SENTENCE, SENTENCE, _glue(8551, 1043), header=("source", "label", "mark", "sentence")
+    ),
+    "sst2": PublishedFiles("SST-2", SENTENCE, SENTENCE, _glue(67349, 872)),
+    "mrpc": PublishedFiles("MRPC", Columns("#1 String", "#2 String", "Quality"), SENTENCES, _glue(3668, 408)),
+    "qqp": PublishedFiles(
         "QQP",
         Columns("question1", "question2", "is_duplicate"),
         Columns("question1", "question2", "label"),
         _glue(363846, 40430),
         ragged=True,
     ),
-    "stsb": Published("STS-B", Columns("sentence1", "sentence2", "score"), SENTENCES, _glue(5749, 1500)),
-    "mnli": Published(
+    "stsb": PublishedFiles("STS-B", Columns("sentence1", "sentence2", "score"), SENTENCES, _glue(5749, 1500)),
+    "mnli": PublishedFiles(
         "MNLI",
         Columns("sentence1", "sentence2", "gold_label"),
         Columns("premise", "hypothesis", "label"),
-        (Part("train", 392702), Part("dev_matched", 9815, "matched"), Part("dev_mismatched", 9832, "mismatched")),
+        (
+            SplitFile("train", 392702),
+            SplitFile("dev_matched", 9815, "matched"),
+            SplitFile("dev_mismatched", 9832, "mismatched"),
+        ),
         coded=False,
     ),
-    "qnli": Published("QNLI", QUESTION, QUESTION, _glue(104743, 5463), coded=False),
-    "rte": Published("RTE", SENTENCES, SENTENCES, _glue(2490, 277), coded=False),
-    "wnli": Published("WNLI", SENTENCES, SENTENCES, _glue(635, 71)),
-    "conll2003": Published(
+    "qnli": PublishedFiles("QNLI", QUESTION, QUESTION, _glue(104743, 5463), coded=False),
+    "rte": PublishedFiles("RTE", SENTENCES, SENTENCES, _glue(2490, 277), coded=False),
+    "wnli": PublishedFiles("WNLI", SENTENCES, SENTENCES, _glue(635, 71)),
+    "conll2003": PublishedFiles(
         "CoNLL-2003",
         None,
         None,
         (
-            Part("train", 14041, names=("eng.train", "train.txt")),
-            Part("valid", 3250, names=("eng.testa", "valid.txt")),
-            Part("test", 3453, names=("eng.testb", "test.txt")),
+            SplitFile("train", 14041, names=("eng.train", "train.txt")),
+            SplitFile("valid", 3250, names=("eng.testa", "valid.txt")),
+            SplitFile("test", 3453, names=("eng.testb", "test.txt")),
         ),
     ),
-    "squad": Published(
+    "squad": PublishedFiles(
         "SQuAD 1.1",
         None,
         None,
-        (Part("train", 87599, names=("train-v1.1.json",)), Part("dev", 10570, names=("dev-v1.1.json",))),
+        (SplitFile("train", 87599, names=("train-v1.1.json",)), SplitFile("dev", 10570, names=("dev-v1.1.json",))),
     ),
-    "squad2": Published(
+    "squad2": PublishedFiles(
         "SQuAD 2.0",
         None,
         None,
-        (Part("train", 130319, names=("train-v2.0.json",)), Part("dev", 11873, names=("dev-v2.0.json",))),
+        (SplitFile("train", 130319, names=("train-v2.0.json",)), SplitFile("dev", 11873, names=("dev-v2.0.json",))),
     ),
-    "swag": Published(
-        "SWAG", ENDINGS, None, (Part("train", 73546, names=("train.csv",)), Part("val", 20006, names=("val.csv",)))
+    "swag": PublishedFiles(
+        "SWAG",
+        ENDINGS,
+        None,
+        (SplitFile("train", 73546, names=("train.csv",)), SplitFile("val", 20006, names=("val.csv",))),
     ),
 }
-TASKS: dict[str, Row] = {task.name: Row(task, _PUBLISHED.get(task.name)) for task in _TASKS}
+TASKS: dict[str, TaskRow] = {task.name: TaskRow(task, _PUBLISHED.get(task.name)) for task in _TASKS}

@@ -302,7 +302,7 @@ _NOT_COMPUTED = {"vocab_size", "dropout", "initializer_range", "initial_embeddin
 is kept, and the vocabulary, which the tokenizer decides."""
 
 
-def differing(ours: Any, theirs: Any) -> list[str]:
+def differing_sizes(ours: Any, theirs: Any) -> list[str]:
     """The names of the sizes that make two models of one architecture compute differently with the same weights.
 
     ``context`` is one of them only if positions have embeddings. If it can grow and does, ``rope_base`` may change with

@@ -80,10 +80,10 @@ class EvaluateConfig(LikelihoodConfig):
 
     def __post_init__(self) -> None:
         for text in self.cloze or ():
-            around(text)
+            around_blank(text)
 
 
-def around(text: str) -> tuple[str, str]:
+def around_blank(text: str) -> tuple[str, str]:
     """The text before and after the blank ``___``; a space before the blank is part of what it hides.
 
     Raises:

@@ -135,7 +135,7 @@ class Cleaned(NamedTuple):
     removals: list[Removal]
     """The paragraphs that were removed, by place, and finally the document itself if it was removed."""
     counts: Counter[str]
-    """What it adds to the counts of the corpus, named as by ``counted``.
+    """What it adds to the counts of the corpus, named as by ``count_names``.
 
     Read is kept plus removed, and removed is the sum over rules. What was masked and the language count in any case.
     """
@@ -192,7 +192,7 @@ def clean_document(document: Document, config: CleanConfig) -> Cleaned:
     return Cleaned(None if broken else Document(document.id, left, document.source, metadata), removals, counts)
 
 
-def counted(config: CleanConfig) -> list[str]:
+def count_names(config: CleanConfig) -> list[str]:
     """The names of all counts with these parameters, in order, without those of languages."""
     levels = {"documents": [EMPTY, *config.documents], "paragraphs": [*config.paragraphs, WITH_DOCUMENT]}
     if config.languages is not None:

@@ -41,7 +41,7 @@ def sizes(table: Path, pool: Pool) -> dict[str, Sizes]:
     for part in _found(pool.map(f"sizes-{table.stem}", sizes_part, pieces_of(table))):
         for source, some in part.items():
             by_source[source].append(some)
-    return {source: total(by_source[source]) for source in sorted(by_source)}
+    return {source: sum_sizes(by_source[source]) for source in sorted(by_source)}
 
 
 def sizes_part(piece: Piece, folder: Path) -> None:
@@ -64,7 +64,7 @@ def sizes_part(piece: Piece, folder: Path) -> None:
     (folder / FOUND).write_bytes(pickle.dumps(by_source))
 
 
-def total(parts: Iterable[Sizes]) -> Sizes:
+def sum_sizes(parts: Iterable[Sizes]) -> Sizes:
     """The sum of several sizes."""
     whole = Sizes()
     for part in parts:

@@ -103,7 +103,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Index:
+class NgramIndex:
     """The n-grams of evaluation examples: arrays only, so that processes can share it in memory."""
 
     overlap: float
@@ -218,7 +218,7 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
         raise UserError(f"{path}: holds no text; expected the examples of {given.name} (decontaminate.examples)")
 
 
-class Examples:
+class EvaluationExamples:
     """Evaluation examples to be indexed; its length and ``words`` are of those that are long enough."""
 
     def __init__(self, config: DecontaminateConfig) -> None:
@@ -266,10 +266,10 @@ class Examples:
                 self._sizes.append(len(grams))
                 self._example.append(number)
 
-    def index(self) -> Index:
+    def index(self) -> NgramIndex:
         columns = {n: [np.concatenate(column) for column in zip(*self._found[n], strict=True)] for n in self._found}
         names = [name.encode() for name in self._names]
-        return Index(
+        return NgramIndex(
             self._config.overlap,
             {n: Table(*columns[n]) for n in sorted(columns)},
             np.array(self._sizes, dtype=np.int32),
@@ -283,21 +283,21 @@ class Examples:
             joblib.dump(self.index(), file)
 
 
-def in_groups(examples: Iterable[tuple[str, str, str]], config: DecontaminateConfig) -> Iterator[Examples]:
+def in_groups(examples: Iterable[tuple[str, str, str]], config: DecontaminateConfig) -> Iterator[EvaluationExamples]:
     """Yield groups of examples that are searched for together, from (evaluation set, name, text)."""
-    group = Examples(config)
+    group = EvaluationExamples(config)
     for some in batches(examples, lambda example: example[2]):
         if group.words >= WORDS_AT_ONCE:
             yield group
-            group = Examples(config)
+            group = EvaluationExamples(config)
         group.add(some)
     yield group
 
 
 @functools.lru_cache(maxsize=1)
-def opened(file: Path) -> Index:
+def open_index(file: Path) -> NgramIndex:
     """The index in a file, mapped into memory."""
-    index: Index = joblib.load(file, mmap_mode="r")
+    index: NgramIndex = joblib.load(file, mmap_mode="r")
     return index
 
 
@@ -305,7 +305,7 @@ def decontaminate_part(work: tuple[SidePart, Path], folder: Path) -> None:
     """Write the paragraphs of a side that hold examples of an index, the hits, and the counts of what is left."""
     part, index = work
     with removal_log(folder) as log, row_writer(folder / HITS, SCHEMA, asdict) as written:
-        for document, removals, hits in decontaminate(part.documents(), opened(index)):
+        for document, removals, hits in decontaminate(part.documents(), open_index(index)):
             for hit in hits:
                 written.write(hit)
             log.remove(document, removals)
@@ -313,7 +313,9 @@ def decontaminate_part(work: tuple[SidePart, Path], folder: Path) -> None:
                 log.keep(document, part.side)
 
 
-def decontaminate(documents: Iterable[Document], index: Index) -> Iterator[tuple[Document, list[Removal], list[Hit]]]:
+def decontaminate(
+    documents: Iterable[Document], index: NgramIndex
+) -> Iterator[tuple[Document, list[Removal], list[Hit]]]:
     """Yield each document without the paragraphs that contain examples, with those paragraphs and the examples."""
     for group in batches(documents, lambda document: document.text):
         split = [paragraphs_of(document.text) for document in group]

@@ -18,7 +18,7 @@ import numpy as np
 
 from plm_core.configs.stage_configs import DeduplicateConfig
 from plm_core.corpus.document import Document, Part, document_writer, read_documents
-from plm_core.corpus.minhash import find_duplicates, opened, write_index
+from plm_core.corpus.minhash import find_duplicates, open_indexes, write_index
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 from plm_core.corpus.part_pool import Pool
 from plm_core.corpus.removals import KEPT, Removal, remaining, removal_log
@@ -104,7 +104,7 @@ def _write_repeats(job: str, config: DeduplicateConfig, pool: Pool) -> list[Path
     """Find the repeats among the texts that a job has indexed, and write a file for each part."""
     duplicates = find_duplicates(pool.folder / job, config.similarity, pool)
     repeated = np.flatnonzero(duplicates.original != np.arange(len(duplicates.original)))
-    index = opened(pool.folder / job)
+    index = open_indexes(pool.folder / job)
     names: dict[int, str] = {}
     originals_of = index.divided(np.unique(duplicates.original[repeated]))
     for part, (begin, originals) in zip(index.parts, originals_of, strict=True):

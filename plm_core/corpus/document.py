@@ -133,7 +133,7 @@ def files_of(table: Path) -> list[Path]:
     return sorted(table.glob("*.parquet")) if table.is_dir() else [table]
 
 
-def gather(files: Sequence[Path], table: Path) -> None:
+def gather_parts(files: Sequence[Path], table: Path) -> None:
     """Combine the files of parts into a table, without those that are empty, unless all are."""
     filled = [file for file in files if pq.read_metadata(file).num_rows]
     with atomic_folder(table, checksums=False) as folder:
@@ -248,7 +248,7 @@ def pieces_of(table: Path) -> list[Piece]:
     return [(file, groups) for file, own in sizes.items() for groups in in_parts(own, total)]
 
 
-def some_of(table: Path, most: int) -> tuple[list[Piece], float]:
+def sample_row_groups(table: Path, most: int) -> tuple[list[Piece], float]:
     """Row groups of about ``most`` bytes, at least one, evenly spread over a table, and their share of it."""
     sizes = _group_sizes(table)
     total = sum(map(sum, sizes.values()))

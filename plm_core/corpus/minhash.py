@@ -79,7 +79,7 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
         UserError: there are 2^31 texts or more, which scipy's graphs cannot number.
         OSError: the disk is full.
     """
-    index = opened(indexes)
+    index = open_indexes(indexes)
     N = len(index)
     name = indexes.name
     if N >> 31:
@@ -156,10 +156,10 @@ def _ranges(entries: int) -> list[tuple[int, int]]:
 
 def _gathered(indexes: Path, names: Sequence[str], low: int, high: int) -> list[np.ndarray]:
     """The columns ``[E]`` of a range of their first from all indexes; the last of them are rows among all texts."""
-    index = opened(indexes)
+    index = open_indexes(indexes)
     gathered: list[list[np.ndarray]] = [[np.zeros(0, dtype="<u8")] for _ in names]
     for part, begin in zip(index.parts, index.begins, strict=False):
-        columns = [mapped(part / name) for name in names]
+        columns = [map_uint64(part / name) for name in names]
         start = columns[0].searchsorted(np.uint64(low))
         stop = columns[0].searchsorted(np.uint64(high), side="right")
         for some, column in zip(gathered, columns, strict=True):
@@ -182,12 +182,12 @@ def find_candidates(work: tuple[Path, Path, int, int], folder: Path) -> None:
     """Write the pairs to be compared, of texts that share a bucket of a range; not of copies, which are in all."""
     indexes, copies, *bounds = work
     buckets, rows = _gathered(indexes, BUCKETS, *bounds)
-    again = mapped(copies)
+    again = map_uint64(copies)
     left = again.searchsorted(rows) == again.searchsorted(rows, side="right")
     order = np.lexsort((rows[left], buckets[left]))
     buckets, rows = buckets[left][order], rows[left][order]
     begins = _begins(buckets)
-    N = len(opened(indexes))
+    N = len(open_indexes(indexes))
     later = begins != np.arange(len(rows))
     near = [np.flatnonzero(begins[k:] == begins[:-k]) for k in range(1, NEIGHBOURS + 1)]
     before = np.concatenate([begins[later], *near])
@@ -237,7 +237,7 @@ def _components(N: int, edges: np.ndarray) -> np.ndarray:
 def _pair_ranges(files: Sequence[Path]) -> list[tuple[int, int]]:
     """The first and the last pair of each of the ranges into which the pairs of the files are divided."""
     step = max(1, PAIRS_AT_ONCE // SAMPLED)
-    some = np.sort(np.concatenate([np.zeros(0, dtype="<u8"), *(mapped(file)[::step] for file in files)]))
+    some = np.sort(np.concatenate([np.zeros(0, dtype="<u8"), *(map_uint64(file)[::step] for file in files)]))
     size = max(PAIRS_AT_ONCE // step, len(some) // MOST_RANGES + 1)
     cuts = np.unique(some[size::size]).tolist()
     return list(zip([0, *cuts], [*(cut - 1 for cut in cuts), LAST], strict=True))
@@ -246,10 +246,10 @@ def _pair_ranges(files: Sequence[Path]) -> list[tuple[int, int]]:
 def compare(work: tuple[Path, list[Path], int, int, float], folder: Path) -> None:
     """Write those pairs of a range of the pairs in files, in order, that are at least so similar (Jaccard)."""
     indexes, files, low, high, threshold = work
-    index = opened(indexes)
+    index = open_indexes(indexes)
     some = [np.zeros(0, dtype="<u8")]
     for file in files:
-        pairs = mapped(file)
+        pairs = map_uint64(file)
         start = pairs.searchsorted(np.uint64(low))
         some.append(pairs[start : pairs.searchsorted(np.uint64(high), side="right")])
     both = np.divmod(np.unique(np.concatenate(some)), np.uint64(max(1, len(index))))
@@ -270,7 +270,7 @@ def compare(work: tuple[Path, list[Path], int, int, float], folder: Path) -> Non
     np.save(folder / SIMILARITIES, values[near])
 
 
-class Index:
+class SignatureIndex:
     """The shingles of all texts, mapped from the files that ``write_index`` wrote for each part."""
 
     def __init__(self, indexes: Path) -> None:
@@ -292,19 +292,19 @@ class Index:
         """The distinct shingles of a text, sorted."""
         number = int(self.begins.searchsorted(row, side="right")) - 1
         if number not in self._hashes:
-            self._hashes[number] = mapped(self.parts[number] / SHINGLES)
+            self._hashes[number] = map_uint64(self.parts[number] / SHINGLES)
         ends = self._ends[number]
         place = row - int(self.begins[number])
         return np.unique(self._hashes[number][ends[place - 1] if place else 0 : ends[place]])
 
 
 @functools.lru_cache(maxsize=1)
-def opened(indexes: Path) -> Index:
+def open_indexes(indexes: Path) -> SignatureIndex:
     """Open the indexes in the subfolders of a folder."""
-    return Index(indexes)
+    return SignatureIndex(indexes)
 
 
-def mapped(file: Path) -> np.ndarray:
+def map_uint64(file: Path) -> np.ndarray:
     """Map a file of uint64 into memory; an empty file cannot be mapped."""
     empty = not file.stat().st_size
     # As a plain array, still mapped: a slice of a memmap takes five times as long.
@@ -312,7 +312,7 @@ def mapped(file: Path) -> np.ndarray:
 
 
 def write_numbers(file: Path, numbers: np.ndarray) -> None:
-    """Write integers for ``mapped``; numpy's ``tofile`` may not notice that the disk is full."""
+    """Write integers for ``map_uint64``; numpy's ``tofile`` may not notice that the disk is full."""
     file.write_bytes(numbers.astype("<u8").tobytes())
 
 

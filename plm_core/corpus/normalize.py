@@ -56,7 +56,7 @@ def shortened(text: str, words: int | None, last: bool = False) -> str:
     return text[matches[-words].start() :] if last else text[: matches[words - 1].end()]
 
 
-def cut(text: str, most: int) -> Iterator[str]:
+def split_text(text: str, most: int) -> Iterator[str]:
     """A text in parts of at most ``most`` characters, cut before a space or line end if possible."""
     start = 0
     while len(text) - start > most:

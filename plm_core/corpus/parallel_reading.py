@@ -16,7 +16,7 @@ from pathlib import Path
 from plm_core.corpus.document import Document, Part, document_writer, read_documents, write_documents
 from plm_core.corpus.removals import Quarantined, Refused, quarantine_writer, quarantined
 from plm_core.corpus.sources import open_source
-from plm_core.corpus.sources.source import Readable, shown
+from plm_core.corpus.sources.source import Readable, shorten
 
 DOCUMENTS, REFUSED, COUNTS = "documents.parquet", "refused.jsonl", "counts.json"
 """Files: the documents read or joined, in the order of their ids; refused records; counts of documents and bytes."""
@@ -76,7 +76,7 @@ def join_part(work: tuple[str, Part], folder: Path) -> None:
     with document_writer(folder / DOCUMENTS) as writer, quarantine_writer(folder / REFUSED) as refuse:
         for document in part.documents(unique=False):
             if document.id == last:
-                identity = shown(document.id.removeprefix(f"{name}/"))
+                identity = shorten(document.id.removeprefix(f"{name}/"))
                 why = Refused("duplicate_id", f"the id {identity} was used before; expected unique ids")
                 refuse(quarantined(document.source, why, document.text))
                 continue

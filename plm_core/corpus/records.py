@@ -234,7 +234,7 @@ def records(
             csv.field_size_limit(before)
 
 
-def within(row: Mapping[str, object], limit: int) -> Mapping[str, object] | Refused:
+def within_limit(row: Mapping[str, object], limit: int) -> Mapping[str, object] | Refused:
     """The row, or its refusal if its texts have more than ``limit`` bytes together."""
     texts = [value for value in row.values() if isinstance(value, str)]
     # A character has at most 4 bytes, so short rows need not be encoded.
@@ -431,7 +431,7 @@ def _rows(batch: pa.RecordBatch, limit: int) -> Iterator[Mapping[str, object] | 
     for position in range(batch.num_rows):
         row = batch.slice(position, 1)
         try:
-            yield within(row.to_pylist()[0], limit)
+            yield within_limit(row.to_pylist()[0], limit)
         except UnicodeDecodeError as error:
             yield Refused("invalid_utf8", f"byte 0x{error.object[error.start]:02x}; expected UTF-8 text")
 

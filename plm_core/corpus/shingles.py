@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from plm_core.corpus.normalize import UNSPACED, cut
+from plm_core.corpus.normalize import UNSPACED, split_text
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Words:
 
 def words(texts: Sequence[str]) -> Words:
     """The hashed words of texts, processed a limited number of characters at a time, however long a text is."""
-    parts = [list(cut(text, CHARACTERS_AT_ONCE)) for text in texts]
+    parts = [list(split_text(text, CHARACTERS_AT_ONCE)) for text in texts]
     hashed = [_words(group) for group in batches((part for text in parts for part in text), str)]
     counts = np.concatenate([np.zeros(1, dtype=np.int64), *(np.diff(batch.ends, prepend=0) for batch in hashed)])
     hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *(batch.hashes for batch in hashed)])

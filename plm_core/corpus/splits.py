@@ -38,13 +38,13 @@ class SplitConfig:
 
 def split_of(document_id: str, config: SplitConfig) -> str:
     """The side of a document: ``train``, ``valid`` or ``test``."""
-    place = place_of(f"{config.salt}/{document_id}")
+    place = hash_position(f"{config.salt}/{document_id}")
     if place < config.test:
         return "test"
     return "valid" if place < config.test + config.valid else "train"
 
 
-def place_of(text: str) -> float:
+def hash_position(text: str) -> float:
     """The position of a text's hash among all hashes, from 0 to 1."""
     return int(sha256_text(text)[:16], 16) / 2**64
 
@@ -86,4 +86,4 @@ def require_sources(config: MixtureConfig, sources: Collection[str]) -> None:
 def copies(document_id: str, repeats: float) -> int:
     """How often this document occurs in the training split: ``repeats`` rounded up or down, by the hash of its id."""
     whole = math.floor(repeats)
-    return whole + (place_of(f"mixture/{document_id}") < repeats - whole)
+    return whole + (hash_position(f"mixture/{document_id}") < repeats - whole)

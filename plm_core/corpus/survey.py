@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from plm_core.config import UserError, from_dict, listed
+from plm_core.config import UserError, from_dict, join_names
 from plm_core.corpus.cleaning import CleanConfig, clean_document
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import UNDETERMINED, LanguageConfig, language_of
@@ -91,16 +91,16 @@ def survey(root: Path) -> list[Surveyed]:
     for group in groups.values():
         files, ids = group.pop("files"), group.pop("ids")
         group |= {"input": str(root)} | ({} if len(group["formats"]) < len(kinds) else {"formats": []})
-        surveys.append(surveyed(from_dict(Folder, group, "init"), files, ids))
+        surveys.append(survey_files(from_dict(Folder, group, "init"), files, ids))
         if not surveys[-1].documents:
-            what = f"{len(files)} files are left out ({listed(file.name for file in files)})"
+            what = f"{len(files)} files are left out ({join_names(file.name for file in files)})"
             warnings.warn(f"{root}: {what}; {surveys.pop().quarantined} unreadable records", stacklevel=2)
     if not surveys:
         raise UserError(f"{root}: no document in it; expected a text in each row. {READABLE}")
     return surveys
 
 
-def surveyed(source: Folder, files: Sequence[Path], id_fields: Sequence[str] = ()) -> Surveyed:
+def survey_files(source: Folder, files: Sequence[Path], id_fields: Sequence[str] = ()) -> Surveyed:
     """Read these files of a source, whose id becomes the first of these fields that has a different value in each."""
     count = bad = size = 0
     characters = set[str]()
@@ -128,7 +128,7 @@ def surveyed(source: Folder, files: Sequence[Path], id_fields: Sequence[str] = (
     return Surveyed(source, count, bad, size, characters, sample, step)
 
 
-def joined(parts: Sequence[Surveyed]) -> Surveyed:
+def join_surveys(parts: Sequence[Surveyed]) -> Surveyed:
     """Several as one, whose source is the first; of each the same share is in the sample."""
     step = max(part.step for part in parts)
     return Surveyed(
@@ -162,7 +162,7 @@ def _fields(files: Sequence[Path], root: Path) -> tuple[list[str], dict[str, Any
         ids = [name for name in names if name.lower() in IDS]
         return ids, {"text_field": text} | ({"delimiter": delimiter} if delimiter != "," else {})
     bad = next((f"{files[0]}: {r.content}" for r in read[delimiter] if isinstance(r.content, Refused)), "")
-    why = bad or f"no field of text among {listed(names) or 'no rows'}"
+    why = bad or f"no field of text among {join_names(names) or 'no rows'}"
     warnings.warn(f"{root}: {len(files)} {format_of(files[0])} files are left out; {why}", stacklevel=3)
     return [], {}
 

@@ -57,7 +57,7 @@ def family(score: str) -> str:
     return _FAMILY_OF[parts_of(score)[0][0]]
 
 
-def of_numbers(score: str) -> bool:
+def is_numeric_score(score: str) -> bool:
     """Whether the score measures numbers; ValueError if it is unknown."""
     return family(score) == "numbers"
 
@@ -129,7 +129,7 @@ class Answers(Examples):
     def values(self, weights: Array) -> Array:
         """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
         parts = parts_of(self.score)
-        if of_numbers(self.score):
+        if is_numeric_score(self.score):
             scores = [[correlation(name, self.labels, p, weights) for p in self.predictions] for name, _ in parts]
             return np.mean(scores, axis=0).T
         # Scores of classes are functions of how often each is true, predicted, and both: three times [R, C].
@@ -140,11 +140,11 @@ class Answers(Examples):
             predicted = predictions[:, None] == ids
             marginals.append([weights @ counted.astype(np.float64) for counted in (gold, predicted, gold & predicted)])
         places = [(name, self.classes.index(of) if of else -1) for name, of in parts]
-        return np.mean([[of_classes(name, place, *sums) for sums in marginals] for name, place in places], axis=0).T
+        return np.mean([[class_score(name, place, *sums) for sums in marginals] for name, place in places], axis=0).T
 
     def advantage(self, other: Self) -> Array:
         """``[N]``: above 0 if this model's answer is better: more seeds right, or nearer to the number."""
-        if of_numbers(self.score):
+        if is_numeric_score(self.score):
             ours, theirs = (-np.abs(side.predictions - side.labels).mean(axis=0) for side in (self, other))
         else:
             ours, theirs = (side.right().mean(axis=0) for side in (self, other))
@@ -242,21 +242,21 @@ Results = Answers | Ratios | Sums
 
 def score_by_subset(results: Results) -> dict[str, float]:
     """The score of the whole set (""), and of each named subset that has one: the mean over seeds."""
-    return {name: float(results.values(mask[None]).mean()) for name, mask in masks(results).items()}
+    return {name: float(results.values(mask[None]).mean()) for name, mask in subset_masks(results).items()}
 
 
-def masks(results: Results) -> dict[str, Array]:
+def subset_masks(results: Results) -> dict[str, Array]:
     """Which examples count, by name: for the whole set (""), and for each named subset that has a score."""
     named = {name: (results.strata == i).astype(np.float64) for i, name in enumerate(results.subsets) if name}
-    return {"": np.ones(len(results.strata)), **{name: m for name, m in named.items() if scored(results, m > 0)}}
+    return {"": np.ones(len(results.strata)), **{name: m for name, m in named.items() if has_score(results, m > 0)}}
 
 
-def scored(results: Results, members: Array) -> bool:
+def has_score(results: Results, members: Array) -> bool:
     """Whether these examples, ``[N]`` bool, have a score: a correlation needs different labels."""
-    return not (isinstance(results, Answers) and of_numbers(results.score) and alike(results.labels[members]))
+    return not (isinstance(results, Answers) and is_numeric_score(results.score) and all_equal(results.labels[members]))
 
 
-def of_classes(name: str, position: int, gold: Array, predicted: Array, both: Array) -> Array:
+def class_score(name: str, position: int, gold: Array, predicted: Array, both: Array) -> Array:
     """A score ``[R]`` of classes from how often each is true, predicted, and both ``[R, C]``.
 
     ``f1`` is that of the class at ``position``, 0 if it is neither predicted nor true; ``macro_f1`` the plain mean over
@@ -275,7 +275,7 @@ def of_classes(name: str, position: int, gold: Array, predicted: Array, both: Ar
 
 def correlation(name: str, labels: Array, predictions: Array, weights: Array) -> Array:
     """Pearson's or Spearman's correlation ``[R]``, ties by their mean rank; 0 if either side is constant."""
-    if alike(labels) or alike(predictions):
+    if all_equal(labels) or all_equal(predictions):
         return np.zeros(len(weights))
     total = weights.sum(axis=1)
     if name == "spearman":
@@ -296,7 +296,7 @@ def correlation(name: str, labels: Array, predictions: Array, weights: Array) ->
     return np.clip(ratio(both, np.sqrt(np.where(constant, 0.0, own_x * own_y))), -1.0, 1.0)
 
 
-def alike(values: Array) -> bool:
+def all_equal(values: Array) -> bool:
     """Whether all values are equal."""
     return not (values != values[:1]).any()
 

@@ -35,7 +35,7 @@ BOOTSTRAP, MCNEMAR, PERMUTATION = "paired bootstrap", "McNemar", "paired permuta
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """A number of two models on the same examples, with its resamples."""
 
     name: str
@@ -54,13 +54,13 @@ class Row:
         return self.draws[1] - self.draws[0]
 
 
-def rows(
+def comparison_rows(
     name: str,
     tables: tuple[Table, Table],
     rng: np.random.Generator,
     resamples: int = significance.RESAMPLES,
     constant: bool = False,
-) -> list[Row]:
+) -> list[ComparisonRow]:
     """The row of a task or of the likelihood, followed by those of its subsets, ``<name> <subset>``, that have a score.
 
     With ``constant`` a constant answer to the task is resampled beside both models.
@@ -76,16 +76,16 @@ def rows(
         both = (values[0][subset], values[1][subset])
         sides = tuple(side[subset] for side in draws)
         score = tables[0].metric if isinstance(first, Sums) else first.score
-        compared.append(Row(f"{name} {subset}".rstrip(), score, *sizes, both, sides))
+        compared.append(ComparisonRow(f"{name} {subset}".rstrip(), score, *sizes, both, sides))
     return compared
 
 
-def average(name: str, parts: Sequence[Row]) -> Row:
+def mean_row(name: str, parts: Sequence[ComparisonRow]) -> ComparisonRow:
     """The row of the plain mean of independent numbers."""
     examples, groups = (sum(getattr(part, of) for part in parts) for of in ("examples", "groups"))
     first, second = (float(np.mean([part.values[side] for part in parts])) for side in (0, 1))
     draws = tuple(significance.mean([part.draws[side] for part in parts]) for side in (0, 1))
-    return Row(name, "mean", examples, groups, (first, second), draws)
+    return ComparisonRow(name, "mean", examples, groups, (first, second), draws)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Compared:
-    """A task, a subset of one, an average, or the likelihood; fields of the same name are those of ``Row``."""
+    """A task, a subset of one, an average, or the likelihood; fields of the same name are those of ``ComparisonRow``.
+    """
 
     name: str
     score: str
@@ -155,10 +156,10 @@ def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection
                 f"{second[task][0]}: holds different examples than {first[task][0]}, or was measured by other rules "
                 f"({both} examples are on both sides); expected the same: evaluate both models again"
             )
-    measured: dict[str, list[Row]] = {}
+    measured: dict[str, list[ComparisonRow]] = {}
     tests = []
     for task, pair in tables.items():
-        measured[task] = rows(task, pair, rng)
+        measured[task] = comparison_rows(task, pair, rng)
         numbers = {row.name for row in measured[task]}
         subsets = [f"{task} {subset}" for subset in pair[0].results.subsets if subset]
         notes += [f"{subset}: all labels are equal" for subset in subsets if subset not in numbers]
@@ -179,7 +180,7 @@ def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection
         elif left.examples != right.examples:
             notes.append("likelihood: excerpts of different lengths are not comparable")
         else:
-            (row,) = rows("likelihood", pair, rng)
+            (row,) = comparison_rows("likelihood", pair, rng)
             likelihood.append(_compared(row, names, _test(*pair, rng), lower=True))
     if not measured and not likelihood:
         raise UserError(f"{folders[0]} and {folders[1]}: have nothing in common; {'; '.join(notes)}")
@@ -191,11 +192,11 @@ def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection
     averages = []
     if len(measured) > 1:
         p = significance.permutation([(left.results, right.results) for left, right in tables.values()], rng)
-        mean = average(MEAN, [whole for whole, *_ in measured.values()])
+        mean = mean_row(MEAN, [whole for whole, *_ in measured.values()])
         averages.append(_compared(mean, names, (p, PERMUTATION, None)))
     every = {row.name: row for measured_rows in measured.values() for row in measured_rows}
     averaged = [(name, parts) for name, parts in AVERAGES.items() if every.keys() >= set(parts)]
-    averages += [_compared(average(name, [every[part] for part in parts]), names) for name, parts in averaged]
+    averages += [_compared(mean_row(name, [every[part] for part in parts]), names) for name, parts in averaged]
     return Comparison(*names, ALPHA, tasks, averages, likelihood, notes)
 
 
@@ -213,7 +214,7 @@ def _test(left: Table, right: Table, rng: np.random.Generator) -> tuple[float, s
 
 
 def _compared(
-    row: Row,
+    row: ComparisonRow,
     names: tuple[str, str],
     tested: tuple[float, str, float | None] | None = None,
     holm: float | None = None,

@@ -36,10 +36,10 @@ from typing import Any
 import numpy as np
 
 from plm_core.config import UserError
-from plm_core.corpus.splits import place_of
+from plm_core.corpus.splits import hash_position
 from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, parts_of, score_by_subset
 from plm_core.evaluation.example_counts import TIE, counts
-from plm_core.evaluation.sealed_csv import opened
+from plm_core.evaluation.sealed_csv import read_sealed
 from plm_core.objectives import OBJECTIVES
 
 LIKELIHOOD = "likelihood.csv"
@@ -103,7 +103,7 @@ class Table:
         """The examples by which models are judged, and those that are only reported: about this share of the groups, by
         the hash of their names; None if there are too few groups.
         """
-        apart = np.array([place_of(f"report/{name}") < share for name in self.names])
+        apart = np.array([hash_position(f"report/{name}") < share for name in self.names])
         if self.groups < ENOUGH or not apart.any():
             return self, None
         return self._part(~apart), self._part(apart)
@@ -200,12 +200,12 @@ def task_files(folder: Path, only: Collection[str] | None = None) -> dict[str, l
     seeds_of: dict[str, list[tuple[int, Path]]] = {}
     for path in folder.glob("*.*.csv"):
         task, _, seed = path.name.removesuffix(".csv").partition(".")
-        if seed.isdecimal() and (only is None or path.name in only) and not cannot_do(path):
+        if seed.isdecimal() and (only is None or path.name in only) and not has_no_rows(path):
             seeds_of.setdefault(task, []).append((int(seed), path))
     return {task: [path for _, path in sorted(files)] for task, files in sorted(seeds_of.items())}
 
 
-def cannot_do(path: Path) -> bool:
+def has_no_rows(path: Path) -> bool:
     """Whether a file of evidence is there and has no row, because the model cannot do the task."""
     if not path.is_file():
         return False
@@ -355,7 +355,7 @@ def _read_rows(path: Path, columns: tuple[str, ...]) -> Rows:
         UserError: the file is damaged, lacks columns, holds no row, or one twice.
     """
     try:
-        reader = csv.DictReader(io.StringIO(opened(path), newline=""))
+        reader = csv.DictReader(io.StringIO(read_sealed(path), newline=""))
         fields = reader.fieldnames or ()
         rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from plm_core.config import UserError
-from plm_core.evaluation.answers import Answers, of_numbers, scored
+from plm_core.evaluation.answers import Answers, has_score, is_numeric_score
 from plm_core.shared.files import RESTORE
 
 COLUMNS = ("id", "words", "subset", "overlap")
@@ -82,7 +82,7 @@ def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
     parts = [("length", f"{name} words", part) for name, part in _parts(lengths, PARTS_OF_LENGTH, 1)]
     if len(names := np.unique(subsets)) > 1:
         parts += [("source", str(name) or "no subset", subsets == name) for name in names]
-    if of_numbers(results.score):
+    if is_numeric_score(results.score):
         parts += [("label", name, part) for name, part in _parts(results.labels, PARTS_OF_NUMBERS)]
     elif isinstance(results, Answers):
         parts += [("label", name, results.labels == i) for i, name in enumerate(results.classes)]
@@ -97,9 +97,9 @@ def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
             part = results.take(np.flatnonzero(members))
             # A slice may span subsets, and is resampled as a whole.
             part = replace(part, strata=np.zeros_like(part.strata), subsets=("",))
-            if kind == "label" and not of_numbers(results.score):
+            if kind == "label" and not is_numeric_score(results.score):
                 part = replace(part, score="accuracy")
-            chosen.append(Slice(kind, name, members, part, scored(results, members)))
+            chosen.append(Slice(kind, name, members, part, has_score(results, members)))
     return chosen
 
 

@@ -147,7 +147,7 @@ RULES = ("sum", "per_byte", "per_token", "unconditional")
 """
 
 
-def chosen(
+def choose_options(
     texts: Sequence[str], tokens: Sequence[int], nats: Sequence[float], alone: Sequence[float]
 ) -> dict[str, int]:
     """Which of the K options each of ``RULES`` takes: all have ``[K]`` values, ``texts`` without the space before them,
@@ -168,7 +168,7 @@ COLUMNS = ("id", "sha256", "subset", "label", "prediction", *RULES[1:], "shots",
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptedTask:
     """A task with its prompt."""
 
     task: GlueTask
@@ -197,7 +197,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FewshotAnswer:
     """A model's answer to a test example."""
 
     example: Example
@@ -210,7 +210,7 @@ class Answer:
     overlap: float
 
 
-def answers(prompted: Asked, shots: int, loaded: Loaded, device: torch.device) -> list[Answer]:
+def answers(prompted: PromptedTask, shots: int, loaded: Loaded, device: torch.device) -> list[FewshotAnswer]:
     """A model's answer to each test example after at most ``shots`` shots, in order.
 
     Raises:
@@ -242,13 +242,15 @@ def answers(prompted: Asked, shots: int, loaded: Loaded, device: torch.device) -
     scored = []
     for i, example in enumerate(prompted.test):
         options = prompted.options(example)
-        choice = chosen(options, [len(tokens) for tokens in read[i].options], nats[i], nats_alone[options])
+        choice = choose_options(options, [len(tokens) for tokens in read[i].options], nats[i], nats_alone[options])
         cut = read[i].cut or prompted.ask(example) != prompted.prompt.ask(example)
-        scored.append(Answer(example, choice, read[i].shots, cut, prompted.overlaps[i]))
+        scored.append(FewshotAnswer(example, choice, read[i].shots, cut, prompted.overlaps[i]))
     return scored
 
 
-def measured(prompted: Asked, shots: int, scored: Sequence[Answer], contaminated: float | None) -> dict[str, float]:
+def measured(
+    prompted: PromptedTask, shots: int, scored: Sequence[FewshotAnswer], contaminated: float | None
+) -> dict[str, float]:
     """The figures of a task with this number of shots.
 
     ``score`` is the task's own, by the sum; ``score_<rule>`` is by another rule; ``_low`` and ``_high`` are the ends of
@@ -282,7 +284,7 @@ def measured(prompted: Asked, shots: int, scored: Sequence[Answer], contaminated
     return figures
 
 
-def rows(task: GlueTask, scored: Sequence[Answer]) -> list[tuple[object, ...]]:
+def evidence_rows(task: GlueTask, scored: Sequence[FewshotAnswer]) -> list[tuple[object, ...]]:
     """The answers as rows of ``COLUMNS``, classes by name."""
     return [
         (
@@ -299,7 +301,7 @@ def rows(task: GlueTask, scored: Sequence[Answer]) -> list[tuple[object, ...]]:
     ]
 
 
-def _results(task: GlueTask, some: Sequence[Answer], choices: Sequence[int]) -> Answers:
+def _results(task: GlueTask, some: Sequence[FewshotAnswer], choices: Sequence[int]) -> Answers:
     subsets, strata = np.unique([answer.example.subset for answer in some], return_inverse=True)
     _, groups = np.unique([answer.example.group or answer.example.id for answer in some], return_inverse=True)
     labels = np.array([int(answer.example.label) for answer in some])

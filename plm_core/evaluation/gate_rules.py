@@ -13,7 +13,7 @@ from plm_core.evaluation.evidence import (
     LIKELIHOOD,
     SCORE,
     base_quantity,
-    cannot_do,
+    has_no_rows,
     read_likelihood,
     task_files,
 )
@@ -84,7 +84,7 @@ class GateRules:
             return self
         tasks = task_files(folder)
         if champion:
-            tasks = {t: files for t, files in tasks.items() if not any(cannot_do(champion / f.name) for f in files)}
+            tasks = {t: files for t, files in tasks.items() if not any(has_no_rows(champion / f.name) for f in files)}
         of_tasks = {f"{task}/{SCORE}": every for task in tasks}
         if self.primary != EVERY_TASK:
             return replace(self, metrics=of_tasks | rules)

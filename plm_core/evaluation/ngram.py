@@ -125,7 +125,7 @@ ROOM = MEMORY // 24
 """Bytes of text that fit. A byte of English takes 21 to 24, of Chinese or noise 12 to 14."""
 
 
-def bits_after(before: bytes, text: bytes) -> int:
+def ppmd_bits_after(before: bytes, text: bytes) -> int:
     """The bits by which PPMd's output grows when ``text`` follows ``before``; ``ROOM`` holds both."""
     sizes = [len(pyppmd.compress(some, max_order=PPMD_ORDER, mem_size=MEMORY)) for some in (before + text, before)]
     return 8 * (sizes[0] - sizes[1])

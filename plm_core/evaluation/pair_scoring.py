@@ -25,7 +25,7 @@ def file_of(name: str) -> str:
     return f"{name}.{SEED}.csv"
 
 
-def rows(
+def pair_rows(
     pairs: Sequence[Pair], nats: Iterable[tuple[float, float]], config: LikelihoodConfig
 ) -> Iterator[tuple[object, ...]]:
     """The evidence, one row per pair, from -log p of its good and its bad text in nats.

@@ -89,7 +89,7 @@ def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evid
 
 
 @dataclass(frozen=True)
-class Row:
+class GateRow:
     """One metric of a decision; numbers are None if the metric is missing or not finite."""
 
     metric: str
@@ -116,7 +116,7 @@ class Row:
         low, high = interval.low, interval.high
         return (low, high) if self.direction == "higher" else (-high, -low)
 
-    def measured(self, alone: bool) -> "Row":
+    def measured(self, alone: bool) -> "GateRow":
         """The row with the difference, or with a verdict if there is none; ``alone`` without a champion."""
         if self.challenger is None or (self.champion is None and not alone):
             return replace(self, verdict="not finite")
@@ -124,7 +124,7 @@ class Row:
             return replace(self, verdict="no champion")
         return replace(self, difference=round(self.challenger - self.champion, DIGITS))
 
-    def judged(self, change: Draws, tolerance: float, alpha: float, level: float) -> "Row":
+    def judged(self, change: Draws, tolerance: float, alpha: float, level: float) -> "GateRow":
         """The row with the intervals from resamples of the difference, and the verdict that follows."""
         interval, strict = (significance.interval(change, 1 - error) for error in (alpha, level))
         low, high = self.gains(interval)
@@ -141,9 +141,11 @@ class Row:
         return replace(self, interval=interval, strict=strict, verdict=verdict)
 
 
-def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resamples: int, level: float) -> list[Row]:
+def judged_rows(
+    challenger: Evidence, champion: Evidence | None, rules: GateRules, resamples: int, level: float
+) -> list[GateRow]:
     """Every metric of the rules, judged, in their order; ``level`` is the one at which the challenger passes."""
-    judged: dict[str, Row] = {}
+    judged: dict[str, GateRow] = {}
     changes: dict[str, Draws] = {}
     rng = significance.generator()
     # With G groups, 2 of the 2 ** G ways to swap are as extreme as the data: with fewer, no test can reach alpha.
@@ -153,7 +155,7 @@ def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resa
         ours = challenger.table(name)
         theirs = champion.table(name) if champion else None
         assert ours is not None  # ``decide`` checks
-        row = Row(name, rule.direction, _value(name, theirs), _value(name, ours))
+        row = GateRow(name, rule.direction, _value(name, theirs), _value(name, ours))
         if base_quantity(ours.metric) != name:
             row = replace(row, verdict="not measured", note=_quantities(name, ours, theirs))
         elif (
@@ -167,7 +169,7 @@ def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resa
             row = replace(row, verdict=NOTHING, note=few)
         elif row.difference is not None:
             assert theirs is not None
-            whole, *_ = comparison.rows(name, (theirs, ours), rng, resamples, constant=True)
+            whole, *_ = comparison.comparison_rows(name, (theirs, ours), rng, resamples, constant=True)
             old, new, *constant = whole.draws
             changes[name] = whole.change
             above = [
@@ -179,11 +181,11 @@ def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resa
     if EVERY_TASK in rules.metrics:
         # The mean over all tasks that could show a difference.
         rule = rules.metrics[EVERY_TASK]
-        tasks = telling(judged.values(), rules)
+        tasks = deciding_tasks(judged.values(), rules)
         silent = [f"{name} ({judged[name].note})" for name in rules.tasks() if name not in tasks]
         note = f"without {', '.join(silent)}" if silent else ""
         champions, challengers = ([getattr(judged[task], of) for task in tasks] for of in ("champion", "challenger"))
-        row = Row(EVERY_TASK, rule.direction, _mean(champions), _mean(challengers), note=note)
+        row = GateRow(EVERY_TASK, rule.direction, _mean(champions), _mean(challengers), note=note)
         row = row.measured(champion is None) if tasks else replace(row, verdict=NOTHING)
         if row.difference is not None:
             mean = significance.mean([changes[name] for name in tasks])
@@ -192,7 +194,7 @@ def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resa
     return [judged[name] for name in rules.metrics]
 
 
-def telling(table: Iterable[Row], rules: GateRules) -> list[str]:
+def deciding_tasks(table: Iterable[GateRow], rules: GateRules) -> list[str]:
     """The tasks' own scores that can tell two models apart: what ``score`` is the mean of."""
     silent = {row.metric for row in table if row.verdict == NOTHING or row.note == UNLEARNED}
     return [name for name in rules.tasks() if name not in silent]
@@ -219,12 +221,12 @@ def _quantities(quantity: str, challenger: Table, champion: Table | None) -> str
 
 
 @dataclass(frozen=True)
-class Decision:
+class Verdict:
     """The gate's decision."""
 
     passed: bool
     reasons: list[str]
-    table: list[Row]
+    table: list[GateRow]
     examples_differ: list[str] = field(default_factory=list)
     """Files in which the champion's examples are not the challenger's, or that are missing: evaluate both again, then
     decide again. If only the lengths of excerpts differ, the decision holds nevertheless."""
@@ -238,7 +240,7 @@ def decide(
     rules: GateRules,
     resamples: int = significance.RESAMPLES,
     earlier_challengers: int = 0,
-) -> Decision:
+) -> Verdict:
     """Judge the challenger; without a champion it passes when every metric is a finite number.
 
     ``earlier_challengers`` is the number of challengers already judged against this champion: each lowers the level at
@@ -255,22 +257,22 @@ def decide(
     differ, hopeless = _others(challenger, champion, rules) if champion else ([], False)
     if hopeless:
         reason = f"the champion's evidence holds other examples than the challenger's: {', '.join(differ)}"
-        return Decision(passed=False, reasons=[reason], table=[], examples_differ=differ)
+        return Verdict(passed=False, reasons=[reason], table=[], examples_differ=differ)
     level = rules.alpha / (earlier_challengers + 1)
-    table = rows(challenger, champion, rules, resamples, level)
+    table = judged_rows(challenger, champion, rules, resamples, level)
     # The row by which a challenger passes.
     primary = next(row for row in table if row.metric == rules.primary)
     likelihoods = [row for row in table if source(row.metric) == LIKELIHOOD and row.interval]
-    tasks = telling(table, rules)
+    tasks = deciding_tasks(table, rules)
     if primary.metric == EVERY_TASK and likelihoods and all(challenger.tables[source(t)].of_pairs for t in tasks):
         primary = likelihoods[0]
     against = [_objection(row, rules) for row in table if row.verdict in OBJECTIONS]
     against += [_objection(primary, rules)] if primary.verdict in UNJUDGED else []
     if champion is None:
         reasons = against or ["there is no champion yet, so it becomes the champion"]
-        return Decision(not against, reasons, table)
+        return Verdict(not against, reasons, table)
     if primary.interval is None or primary.strict is None:
-        return Decision(False, against, table, differ)
+        return Verdict(False, against, table, differ)
     # Better, or not worse and cheaper.
     metrics = tasks if primary.metric == EVERY_TASK else [primary.metric]
     results = [(champion.results(name), challenger.results(name)) for name in metrics]
@@ -298,29 +300,31 @@ def decide(
         reason = cheaper if passed else f"{reason}, and the model is not cheaper: {costs}"
     reason += f"; {primary.note}" if primary.note else ""
     if passed and not against:
-        return Decision(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)
+        return Verdict(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)
     if not passed and worse and primary.verdict in OBJECTIONS:
         against.remove(_objection(primary, rules))  # the reason says so
-    return Decision(False, against if passed else [*against, reason], table, differ)
+    return Verdict(False, against if passed else [*against, reason], table, differ)
 
 
 def also_against(
-    decision: Decision,
+    decision: Verdict,
     challenger: Evidence,
     version: str,
     earlier: Evidence,
     rules: GateRules,
     resamples: int = significance.RESAMPLES,
-) -> Decision:
+) -> Verdict:
     """The decision, refused if the challenger's likelihood is significantly worse than its tolerance allows than that
     of an earlier champion, which is this version; the last row says how it compares.
     """
     name = base_quantity(challenger.tables[LIKELIHOOD].metric)
     only = replace(rules, primary=name, metrics={name: rules.metrics[name]})
     differ, hopeless = _others(challenger, earlier, only)
-    row = Row(name, only.metrics[name].direction, None, None, None, "not comparable", "its evidence is of other texts")
+    row = GateRow(
+        name, only.metrics[name].direction, None, None, None, "not comparable", "its evidence is of other texts"
+    )
     if not hopeless:
-        (row,) = rows(challenger, earlier, only, resamples, rules.alpha)
+        (row,) = judged_rows(challenger, earlier, only, resamples, rules.alpha)
     worse = row.verdict == "worse"
     what = f"version {version}, the last champion that has a {name}"
     passed = decision.passed and not worse
@@ -346,7 +350,7 @@ def _others(challenger: Evidence, champion: Evidence, rules: GateRules) -> tuple
     return files, hopeless
 
 
-def _objection(row: Row, rules: GateRules) -> str:
+def _objection(row: GateRow, rules: GateRules) -> str:
     if row.verdict in UNJUDGED:
         return f"{row.metric}: {row.verdict}, and is promotion.primary: {row.note}"
     if row.verdict == "not finite":

@@ -1,8 +1,8 @@
 """Samples of a model, and measures of them: blanks that it fills, how varied its texts are, what they copy.
 
 Used by the evaluate stage. All measures count words, so that models with different tokenizers can be compared:
-``copied`` those of ``overlap``, the others lowercase ones, split at whitespace or between characters of scripts without
-it.
+``copied_shares`` those of ``overlap``, the others lowercase ones, split at whitespace or between characters of scripts
+without it.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from plm_core.configs.stage_configs import around
+from plm_core.configs.stage_configs import around_blank
 from plm_core.corpus.normalize import words_of
 from plm_core.corpus.shingles import words
 from plm_core.evaluation.train_overlap import NGRAM, Search
@@ -42,7 +42,7 @@ def fill(model: Any, tokenizer: Tokenizer, text: str, device: Device) -> list[tu
     Raises:
         ValueError: the text has not exactly one blank, or is longer than the model's context.
     """
-    before, after = (tokenizer.encode(part) for part in around(text))
+    before, after = (tokenizer.encode(part) for part in around_blank(text))
     start = [CLS, *before]
     ids = torch.tensor([[*start, MASK, *after, SEP]], device=device.device)
     if ids.shape[1] > model.config.context:
@@ -65,7 +65,7 @@ def distinct(texts: Sequence[str], n: int) -> float:
     return len(set(grams)) / len(grams) if grams else math.nan
 
 
-def repeated(texts: Sequence[str], n: int) -> float:
+def repetition_share(texts: Sequence[str], n: int) -> float:
     """seq-rep-n: the share of a text's n-grams that occur earlier in it, the mean over texts that have any (Welleck et
     al. 2020, "Neural Text Generation with Unlikelihood Training"); NaN if none has.
     """
@@ -73,7 +73,7 @@ def repeated(texts: Sequence[str], n: int) -> float:
     return sum(1 - len(set(grams)) / len(grams) for grams in every) / len(every) if every else math.nan
 
 
-def copied(texts: Sequence[str], search: Search, n: int = NGRAM) -> tuple[float, int]:
+def copied_shares(texts: Sequence[str], search: Search, n: int = NGRAM) -> tuple[float, int]:
     """What occurs verbatim in the training text: the share of the texts' n-grams, and the longest run of words.
 
     A run consists of n-grams that each occur somewhere in it, so it is the longest that may have been copied as a whole

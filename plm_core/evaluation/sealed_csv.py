@@ -26,7 +26,7 @@ def sealed(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f"{header}format_{FORMAT}_sha256_{sha256_text(header + body)}{end}{body}"
 
 
-def opened(path: Path) -> str:
+def read_sealed(path: Path) -> str:
     """Return the text of a sealed file after checking its seal, or of a file without one.
 
     Raises:

@@ -18,7 +18,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import stdtr, stdtrit
 
-from plm_core.evaluation.answers import Results, masks
+from plm_core.evaluation.answers import Results, subset_masks
 
 RESAMPLES = 10_000
 SEED = 20_260_101
@@ -109,7 +109,7 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
     drawn, plus the difference between the seeds drawn and that mean on all examples.
     """
     units = units_of(sides)
-    scores: list[dict[str, list[Array]]] = [{name: [] for name in masks(side)} for side in units.cells]
+    scores: list[dict[str, list[Array]]] = [{name: [] for name in subset_masks(side)} for side in units.cells]
     for size in _chunks(resamples, max(units.rows.shape)):
         drawn = np.zeros((size, len(units.counts)))
         for stratum in np.unique(units.strata):
@@ -118,7 +118,7 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
             drawn[:, members] = rng.multinomial(total, units.counts[members] / total, size=size)
         weights = drawn @ units.rows
         for side, sums in zip(units.cells, scores, strict=True):
-            for name, mask in masks(side).items():
+            for name, mask in subset_masks(side).items():
                 counted = weights * mask
                 # If no group of a subset was drawn, nothing is known of it.
                 sums[name].append(np.where(counted.any(axis=1), side.values(counted).mean(axis=1), np.nan))
@@ -129,7 +129,7 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
         S = side.values(everything[None]).shape[1]
         chosen = rng.multinomial(S - 1, np.full(S, 1 / S), size=resamples) / (S - 1) if S > 1 else None
         by_subset = {}
-        for name, mask in masks(side).items():
+        for name, mask in subset_masks(side).items():
             values = np.concatenate(sums[name])
             values = np.where(np.isnan(values), np.nanmean(values), values)
             members = units.rows @ mask > 0

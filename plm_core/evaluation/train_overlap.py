@@ -50,7 +50,7 @@ def overlaps(examples: Sequence[Sequence[str]], search: Search, n: int = NGRAM) 
     return sizes, shared / np.maximum(total, 1)
 
 
-def standing(wanted: Grams, training: Iterable[str]) -> Grams:
+def ngrams_in_text(wanted: Grams, training: Iterable[str]) -> Grams:
     """Which of the n-grams occur in a training text. It takes only the memory of the n-grams."""
     seen = {k: np.zeros(len(grams), dtype=bool) for k, grams in wanted.items()}
     for group in batches(training, str):
@@ -65,7 +65,7 @@ def standing(wanted: Grams, training: Iterable[str]) -> Grams:
 def search_part(work: tuple[Grams, tuple[Path, slice]], folder: Path) -> None:
     """Write which of the n-grams occur in some row groups of a file of the training text."""
     wanted, piece = work
-    overlapping = standing(wanted, Texts([piece]))
+    overlapping = ngrams_in_text(wanted, Texts([piece]))
     np.save(folder / FOUND, np.concatenate([np.zeros(0, dtype=bool), *overlapping.values()]))
 
 
@@ -75,12 +75,12 @@ def search_in(table: Path, pool: Pool) -> Search:
     def search(wanted: Grams) -> Grams:
         # The folder is named by the n-grams, so that a resumed run does not reuse answers to another question.
         job = f"search-{hashlib.sha256(pickle.dumps(wanted)).hexdigest()[:16]}"
-        return any_of(wanted, pool.map(job, search_part, [(wanted, piece) for piece in pieces_of(table)]))
+        return ngrams_in_any_part(wanted, pool.map(job, search_part, [(wanted, piece) for piece in pieces_of(table)]))
 
     return search
 
 
-def any_of(wanted: Grams, results: Iterable[Path]) -> Grams:
+def ngrams_in_any_part(wanted: Grams, results: Iterable[Path]) -> Grams:
     """Which of the n-grams occur in any of the parts that were searched."""
     ends = np.cumsum([0, *map(len, wanted.values())])
     seen = np.zeros(ends[-1], dtype=bool)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.benchmarks.task import KINDS
-from plm_core.finetuning.featurize import Row
+from plm_core.finetuning.featurize import InputRow
 from plm_core.finetuning.input_formats import InputFormat
 from plm_core.finetuning.task_heads import CLASSES, NOWHERE, ExampleBatch, Predicted, TaskHead, padded
 from plm_core.objectives.objective import IGNORED, Batch, Carry, Loss
@@ -123,7 +123,7 @@ def example_loss(model: nn.Module, batch: Batch, carry: Carry | None = None) -> 
     return Loss(model.loss(batch), batch.num_targets)  # type: ignore[operator]
 
 
-def collate(rows: Sequence[Row], most: int | None = None, kind: TaskHead = CLASSES) -> ExampleBatch:
+def collate(rows: Sequence[InputRow], most: int | None = None, kind: TaskHead = CLASSES) -> ExampleBatch:
     """Collate rows into a batch of the kind, padded to the longest.
 
     With ``most``, the largest possible length, they are padded to the next of the lengths 8, 12, 16, 24, 32, 48, ...
@@ -147,7 +147,7 @@ def collate(rows: Sequence[Row], most: int | None = None, kind: TaskHead = CLASS
 
 
 @torch.no_grad()
-def predict(model: Classifier, rows: Sequence[Row], batch: int, device: torch.device) -> Predicted:
+def predict(model: Classifier, rows: Sequence[InputRow], batch: int, device: torch.device) -> Predicted:
     """Predict in batches of similar length, without dropout."""
     model.eval()
     order = sorted(range(len(rows)), key=lambda i: rows[i].longest)

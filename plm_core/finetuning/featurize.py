@@ -28,7 +28,7 @@ OVERLAP = 0.5
 """The share of a window that the next one reads again. Devlin et al. 2019 advance by 128 of some 320 tokens."""
 
 
-class Row(NamedTuple):
+class InputRow(NamedTuple):
     """An example as the model reads it, or a window of one."""
 
     sequences: list[Written]
@@ -53,7 +53,7 @@ class Rows(NamedTuple):
     """Examples, and the rows that the model reads."""
 
     examples: list[Example]
-    encoded: list[Row]
+    encoded: list[InputRow]
     owners: list[int]
     """The example of each row, in order: a long one has several."""
 

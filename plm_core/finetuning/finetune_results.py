@@ -8,14 +8,14 @@ from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.config import UserError
 from plm_core.evaluation import evaluate_modules
-from plm_core.evaluation.answers import of_numbers
+from plm_core.evaluation.answers import is_numeric_score
 from plm_core.evaluation.evidence import check_labels
 from plm_core.finetuning.featurize import Rows
 from plm_core.finetuning.task_heads import Predicted, TaskHead, answered_rows
 from plm_core.text.tokenizers import Tokenizer
 
 
-def answered(
+def example_answers(
     task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer, threshold: float = 0.0
 ) -> Predicted:
     """Combine answers to rows into answers to examples: class ids, numbers, the tags of all words by name,
@@ -50,7 +50,7 @@ def measured(
     for subset in sorted(set(subsets) - {""}):
         chosen = [i for i, own in enumerate(subsets) if own == subset]
         answers, right = ([values[i] for i in chosen] for values in (predicted.answers, labels))
-        if not of_numbers(task.score) or len(set(right)) > 1:
+        if not is_numeric_score(task.score) or len(set(right)) > 1:
             figures[f"{subset}/score"] = evaluate_modules.scores([task.score], answers, right, task.labels)[task.score]
     return figures | {"examples": len(test), "train_examples": len(train)}
 
@@ -71,12 +71,12 @@ def score(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer
     """The task's score on the validation rows, with the best threshold for no answer on them."""
     kind = KINDS[task.kind]
     threshold = resolve_name(kind.head).threshold(task, rows, predicted, tokenizer)
-    answers = answered(task, rows, predicted, tokenizer, threshold).answers
+    answers = example_answers(task, rows, predicted, tokenizer, threshold).answers
     labels = [kind.gold(task, example) for example in rows.examples]
     return evaluate_modules.scores([task.score], answers, labels, task.labels)[task.score]
 
 
-def constant(task: GlueTask, predicted: Predicted) -> str | None:
+def constant_class(task: GlueTask, predicted: Predicted) -> str | None:
     """The predicted class, if it is the same for every example."""
     given = set(predicted.answers) if KINDS[task.kind].has_options else set()
     return task.labels[int(given.pop())] if len(given) == 1 else None

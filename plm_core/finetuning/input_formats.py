@@ -55,25 +55,25 @@ class InputFormat:
     def write(self, a: Sequence[int], b: Sequence[int], context: int, follows: bool = False) -> Written:
         """The tokens of two texts in at most ``context``; the longer is cut first, at its end; but ``a`` at its
         beginning if ``b`` is asked about as its continuation."""
-        most = room(self.pair, context)
+        most = free_positions(self.pair, context)
         of_a, of_b = len(a), len(b)
         while of_a + of_b > most:
             of_a, of_b = (of_a - 1, of_b) if of_a > of_b else (of_a, of_b - 1)
-        return framed(self.pair, {"a": a[len(a) - of_a :] if follows else a[:of_a], "b": b[:of_b]})
+        return encode_parts(self.pair, {"a": a[len(a) - of_a :] if follows else a[:of_a], "b": b[:of_b]})
 
 
-def room(parts: Sequence[Part], context: int) -> int:
+def free_positions(parts: Sequence[Part], context: int) -> int:
     """How many tokens of text fit in addition to the special ones."""
     return context - sum(isinstance(part, int) for part, _ in parts)
 
 
-def framed(parts: Sequence[Part], texts: Mapping[str, Sequence[int]]) -> Written:
+def encode_parts(parts: Sequence[Part], texts: Mapping[str, Sequence[int]]) -> Written:
     """The token ids of texts in their places."""
     spans = [(texts[part] if isinstance(part, str) else [part], segment) for part, segment in parts]
     return Written([i for ids, _ in spans for i in ids], [s for ids, s in spans for _ in ids])
 
 
-def begin(parts: Sequence[Part], text: str, texts: Mapping[str, Sequence[int]]) -> int:
+def text_position(parts: Sequence[Part], text: str, texts: Mapping[str, Sequence[int]]) -> int:
     """The position of the first token of a text."""
     position = 0
     for part, _ in parts:

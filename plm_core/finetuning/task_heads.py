@@ -17,8 +17,8 @@ from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import KINDS, GlueTask
 from plm_core.evaluation.answers import parts_of
 from plm_core.evaluation.example_counts import answer_f1, exact_match, ranks
-from plm_core.finetuning.featurize import Row, Rows, characters, equal_parts, windows
-from plm_core.finetuning.input_formats import InputFormat, begin, framed, room
+from plm_core.finetuning.featurize import InputRow, Rows, characters, equal_parts, windows
+from plm_core.finetuning.input_formats import InputFormat, encode_parts, free_positions, text_position
 from plm_core.objectives.objective import IGNORED, Batch, summed_nll
 from plm_core.shared.files import sha256_text
 from plm_core.text.tokenizers import CLS, EOS, UNK, Tokenizer
@@ -84,7 +84,7 @@ class AnsweredRows(NamedTuple):
     """The rows of one example, and what a model predicted for each."""
 
     example: Example
-    rows: list[Row]
+    rows: list[InputRow]
     answers: list[Any]
     confidences: list[float]
     tokenizer: Tokenizer
@@ -140,19 +140,19 @@ class TaskHead:
 
     def rows(
         self, example: Example, task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
-    ) -> list[Row]:
+    ) -> list[InputRow]:
         """The rows of an example, of at most ``context`` tokens each: of one text its parts, each with the same label;
         of two texts one row, cut if they do not fit."""
         if not (pairs := self._pairs(example, task, input_format)):
             ids = tokenizer.encode(example.a)
-            parts = equal_parts(len(ids), room(input_format.single, context))
-            single = [framed(input_format.single, {"a": ids[part.start : part.stop]}) for part in parts]
-            return [Row([written], example.label) for written in single]
+            parts = equal_parts(len(ids), free_positions(input_format.single, context))
+            single = [encode_parts(input_format.single, {"a": ids[part.start : part.stop]}) for part in parts]
+            return [InputRow([written], example.label) for written in single]
         texts = [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in pairs]
         sequences = [input_format.write(a, b, context, task.follows) for a, b in texts]
-        kept = [room(input_format.pair, len(written.ids)) for written in sequences]
+        kept = [free_positions(input_format.pair, len(written.ids)) for written in sequences]
         cut = any(most < len(a) + len(b) for most, (a, b) in zip(kept, texts, strict=True))
-        return [Row(sequences, example.label, cut=cut)]
+        return [InputRow(sequences, example.label, cut=cut)]
 
     def _pairs(self, example: Example, task: GlueTask, input_format: InputFormat) -> list[tuple[str, str]]:
         """The two texts of each sequence of an example; none for an example of one text."""
@@ -165,7 +165,7 @@ class TaskHead:
         """The unit in which labels are learned."""
         return Scale()
 
-    def target(self, row: Row, length: int) -> Any:
+    def target(self, row: InputRow, length: int) -> Any:
         """The target of a row in a batch of sequences of this length."""
         return row.label
 
@@ -248,7 +248,7 @@ class Tags(TaskHead):
 
     def rows(
         self, example: Example, task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
-    ) -> list[Row]:
+    ) -> list[InputRow]:
         """Windows of a sentence; each word is classified in the window where its first piece has the most context, the
         smaller of the numbers of tokens before and after it (Devlin et al. 2019, released code,
         ``_check_is_max_context``). A word that the tokenizer drops entirely is UNK."""
@@ -257,19 +257,19 @@ class Tags(TaskHead):
         for word in example.words:
             firsts.append(len(ids))
             ids += tokenizer.encode(f" {word}" if ids else word) or [UNK]
-        parts = windows(len(ids), room(input_format.single, context))
+        parts = windows(len(ids), free_positions(input_format.single, context))
         homes = [max(parts, key=lambda part: min(at - part.start, part.stop - 1 - at)) for at in firsts]
-        before = begin(input_format.single, "a", {})
+        before = text_position(input_format.single, "a", {})
         rows = []
         for part in parts:
             words = [word for word, home in enumerate(homes) if home == part]
             if words:
-                written = framed(input_format.single, {"a": ids[part.start : part.stop]})
+                written = encode_parts(input_format.single, {"a": ids[part.start : part.stop]})
                 places = [before + firsts[word] - part.start for word in words]
-                rows.append(Row([written], [example.tags[word] for word in words], places, words[0]))
+                rows.append(InputRow([written], [example.tags[word] for word in words], places, words[0]))
         return rows
 
-    def target(self, row: Row, length: int) -> Any:
+    def target(self, row: InputRow, length: int) -> Any:
         assert isinstance(row.label, list)
         return padded(row.label, length, IGNORED)
 
@@ -310,11 +310,11 @@ class Spans(TaskHead):
 
     def rows(
         self, example: Example, task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
-    ) -> list[Row]:
+    ) -> list[InputRow]:
         """A question with windows of its text. If the first right answer is not in a window, CLS is the target."""
         assert example.b is not None
         spelling = tokenizer.spell(example.b)
-        most = room(input_format.question, context)
+        most = free_positions(input_format.question, context)
         whole = tokenizer.encode(example.a)
         question = whole[: min(LONGEST_QUESTION, most // 2)]
         span = None
@@ -329,12 +329,12 @@ class Spans(TaskHead):
         rows = []
         for part in windows(len(spelling.ids), most - len(question)):
             texts = {"a": question, "b": spelling.ids[part.start : part.stop]}
-            written = framed(input_format.question, texts)
-            start = begin(input_format.question, "b", texts)
+            written = encode_parts(input_format.question, texts)
+            start = text_position(input_format.question, "b", texts)
             inside = span is not None and span[0] in part and span[1] in part
             target = [1 + at - part.start for at in span] if inside and span else [0, 0]
             positions = [written.ids.index(CLS), *range(start, start + len(part))]
-            rows.append(Row([written], target, positions, part.start, cut=len(question) < len(whole)))
+            rows.append(InputRow([written], target, positions, part.start, cut=len(question) < len(whole)))
         return rows
 
     def outputs(self, labels: int) -> int:
@@ -412,15 +412,15 @@ class Search(TaskHead):
 
     def rows(
         self, example: Example, task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
-    ) -> list[Row]:
+    ) -> list[InputRow]:
         """One row with a sequence for each text, cut at its end. Where pretraining never reads the special tokens of
         examples, a text follows the end of a document, as there. The label tells equal texts of a batch."""
         parts = ((EOS, 0), ("a", 0)) if input_format.unread else input_format.single
-        most = room(parts, context)
+        most = free_positions(parts, context)
         texts = [tokenizer.encode(text) or [UNK] for text in example.texts]
-        sequences = [framed(parts, {"a": ids[:most]}) for ids in texts]
+        sequences = [encode_parts(parts, {"a": ids[:most]}) for ids in texts]
         names = [int(sha256_text(text)[:15], 16) for text in example.texts]
-        return [Row(sequences, names, cut=any(len(ids) > most for ids in texts))]
+        return [InputRow(sequences, names, cut=any(len(ids) > most for ids in texts))]
 
     def outputs(self, labels: int) -> int:
         return 0

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from plm_core.interchange.weight_mapping import SAME, TRANSPOSED, Family, Layout, Size, Weight, both
+from plm_core.interchange.weight_mapping import SAME, TRANSPOSED, Family, Size, Weight, WeightLayout, weight_and_bias
 from plm_core.models.rotary import HIGH, LOW
 from plm_core.text.tokenizers import BOS, CLS, EOS, PAD, SEP
 
 RANGE = Size("initializer_range", ("initializer_range",), default=0.02)
 
 
-def required(**theirs: str) -> tuple[Size, ...]:
+def required_sizes(**theirs: str) -> tuple[Size, ...]:
     """The lines of sizes that a configuration must hold: our name, and theirs."""
     return tuple(Size(ours, (name,)) for ours, name in theirs.items())
 
@@ -57,7 +57,9 @@ GPT = Family(
     model_class="GPT2LMHeadModel",
     **CAUSAL,
     sizes=(
-        *required(vocab_size="vocab_size", context="n_positions", layers="n_layer", heads="n_head", width="n_embd"),
+        *required_sizes(
+            vocab_size="vocab_size", context="n_positions", layers="n_layer", heads="n_head", width="n_embd"
+        ),
         Size("dropout", ("resid_pdrop", "embd_pdrop", "attn_pdrop"), default=0.1),
         RANGE,
     ),
@@ -74,13 +76,13 @@ GPT = Family(
     weights=(
         Weight("tokens.weight", ("transformer.wte.weight",)),
         Weight("positions.weight", ("transformer.wpe.weight",)),
-        *both("blocks.{}.norm_1", "transformer.h.{}.ln_1"),
-        *both("blocks.{}.attention.qkv", "transformer.h.{}.attn.c_attn", TRANSPOSED),
-        *both("blocks.{}.attention.out", "transformer.h.{}.attn.c_proj", TRANSPOSED),
-        *both("blocks.{}.norm_2", "transformer.h.{}.ln_2"),
-        *both("blocks.{}.up", "transformer.h.{}.mlp.c_fc", TRANSPOSED),
-        *both("blocks.{}.down", "transformer.h.{}.mlp.c_proj", TRANSPOSED),
-        *both("norm", "transformer.ln_f"),
+        *weight_and_bias("blocks.{}.norm_1", "transformer.h.{}.ln_1"),
+        *weight_and_bias("blocks.{}.attention.qkv", "transformer.h.{}.attn.c_attn", TRANSPOSED),
+        *weight_and_bias("blocks.{}.attention.out", "transformer.h.{}.attn.c_proj", TRANSPOSED),
+        *weight_and_bias("blocks.{}.norm_2", "transformer.h.{}.ln_2"),
+        *weight_and_bias("blocks.{}.up", "transformer.h.{}.mlp.c_fc", TRANSPOSED),
+        *weight_and_bias("blocks.{}.down", "transformer.h.{}.mlp.c_proj", TRANSPOSED),
+        *weight_and_bias("norm", "transformer.ln_f"),
     ),
     base="transformer.",
     tied={"lm_head.weight": "transformer.wte.weight"},
@@ -97,7 +99,7 @@ LLAMA = Family(
     model_class="LlamaForCausalLM",
     **CAUSAL,
     sizes=(
-        *required(
+        *required_sizes(
             vocab_size="vocab_size",
             context="max_position_embeddings",
             layers="num_hidden_layers",
@@ -156,14 +158,14 @@ QWEN = replace(
 
 # The encoders. BERT's queries, keys and values have separate projections there; ours are one, [3 D, D].
 
-SIZES_OF_ENCODERS = required(
+SIZES_OF_ENCODERS = required_sizes(
     vocab_size="vocab_size",
     context="max_position_embeddings",
     layers="num_hidden_layers",
     heads="num_attention_heads",
     width="hidden_size",
 )
-STACKED = Layout(torch.cat, lambda ours, heads: ours.chunk(3))
+STACKED = WeightLayout(torch.cat, lambda ours, heads: ours.chunk(3))
 
 
 def _qkv(kind: str, theirs: str = "bert.encoder.layer.{}.attention.self", names: str = "query key value") -> Weight:
@@ -204,19 +206,19 @@ BERT = Family(
         Weight("tokens.weight", ("bert.embeddings.word_embeddings.weight",)),
         Weight("positions.weight", ("bert.embeddings.position_embeddings.weight",)),
         Weight("segments.weight", ("bert.embeddings.token_type_embeddings.weight",)),
-        *both("norm", "bert.embeddings.LayerNorm"),
+        *weight_and_bias("norm", "bert.embeddings.LayerNorm"),
         _qkv("weight"),
         _qkv("bias"),
-        *both("blocks.{}.attention.out", "bert.encoder.layer.{}.attention.output.dense"),
-        *both("blocks.{}.norm_1", "bert.encoder.layer.{}.attention.output.LayerNorm"),
-        *both("blocks.{}.up", "bert.encoder.layer.{}.intermediate.dense"),
-        *both("blocks.{}.down", "bert.encoder.layer.{}.output.dense"),
-        *both("blocks.{}.norm_2", "bert.encoder.layer.{}.output.LayerNorm"),
-        *both("pooler", "bert.pooler.dense"),
-        *both("transform", "cls.predictions.transform.dense"),
-        *both("transform_norm", "cls.predictions.transform.LayerNorm"),
+        *weight_and_bias("blocks.{}.attention.out", "bert.encoder.layer.{}.attention.output.dense"),
+        *weight_and_bias("blocks.{}.norm_1", "bert.encoder.layer.{}.attention.output.LayerNorm"),
+        *weight_and_bias("blocks.{}.up", "bert.encoder.layer.{}.intermediate.dense"),
+        *weight_and_bias("blocks.{}.down", "bert.encoder.layer.{}.output.dense"),
+        *weight_and_bias("blocks.{}.norm_2", "bert.encoder.layer.{}.output.LayerNorm"),
+        *weight_and_bias("pooler", "bert.pooler.dense"),
+        *weight_and_bias("transform", "cls.predictions.transform.dense"),
+        *weight_and_bias("transform_norm", "cls.predictions.transform.LayerNorm"),
         Weight("bias", ("cls.predictions.bias",)),
-        *both("follows", "cls.seq_relationship"),
+        *weight_and_bias("follows", "cls.seq_relationship"),
     ),
     base="bert.",
     tied={
@@ -284,7 +286,7 @@ DISTILBERT = replace(
     model_class="DistilBertForMaskedLM",
     auto_class="AutoModelForMaskedLM",
     sizes=(
-        *required(
+        *required_sizes(
             vocab_size="vocab_size",
             context="max_position_embeddings",
             layers="n_layers",
@@ -338,10 +340,10 @@ ELECTRA = replace(
         *_renamed(_without(BERT.weights, "pooler", "follows", "transform", "bias"), ("bert.", "electra.")),
         *(
             replace(weight, when=lambda model: model["embedding"] != model["width"])
-            for weight in both("project", "electra.embeddings_project")
+            for weight in weight_and_bias("project", "electra.embeddings_project")
         ),
-        *both("transform", "discriminator_predictions.dense"),
-        *both("replaced", "discriminator_predictions.dense_prediction"),
+        *weight_and_bias("transform", "discriminator_predictions.dense"),
+        *weight_and_bias("replaced", "discriminator_predictions.dense_prediction"),
     ),
     base="electra.",
     tied={},
@@ -370,7 +372,7 @@ MODERNBERT = Family(
     objective="masked",
     sizes=(
         *SIZES_OF_ENCODERS,
-        *required(inner="intermediate_size"),
+        *required_sizes(inner="intermediate_size"),
         Size("global_every", ("global_attn_every_n_layers",), default=3),
         Size("window", ("local_attention",), default=128),
         Size("rope_base", ("rope_parameters.full_attention.rope_theta", "global_rope_theta"), default=160_000.0),
@@ -422,17 +424,17 @@ MODERNBERT = Family(
 # XLNet. Their projections are [D, H, D/H], ours [D, D] like every linear layer's. Theirs has no maximum length:
 # `context` is written under our own key, and read as 512 (as released) if it is absent.
 
-INTO_HEADS = Layout(
+INTO_HEADS = WeightLayout(
     lambda theirs: theirs[0].flatten(1).T, lambda ours, heads: [ours.T.unflatten(1, (heads, len(ours) // heads))]
 )
-OUT_OF_HEADS = Layout(
+OUT_OF_HEADS = WeightLayout(
     lambda theirs: theirs[0].flatten(1), lambda ours, heads: [ours.unflatten(1, (heads, len(ours) // heads))]
 )
-BIAS = Layout(lambda theirs: theirs[0][:, None], lambda ours, heads: [ours[:, 0]])
-ALONE = Layout(lambda theirs: theirs[0][0, 0], lambda ours, heads: [ours[None, None]])
+BIAS = WeightLayout(lambda theirs: theirs[0][:, None], lambda ours, heads: [ours[:, 0]])
+ALONE = WeightLayout(lambda theirs: theirs[0][0, 0], lambda ours, heads: [ours[None, None]])
 
 
-def _attention(ours: str, theirs: str, layout: Layout = SAME) -> Weight:
+def _attention(ours: str, theirs: str, layout: WeightLayout = SAME) -> Weight:
     return Weight(f"blocks.{{}}.attention.{ours}", (f"transformer.layer.{{}}.rel_attn.{theirs}",), layout)
 
 
@@ -473,10 +475,10 @@ XLNET = Family(
         _attention("distance_bias", "r_r_bias", BIAS),
         _attention("segment_bias", "r_s_bias", BIAS),
         _attention("segments", "seg_embed"),
-        *both("blocks.{}.norm_1", "transformer.layer.{}.rel_attn.layer_norm"),
-        *both("blocks.{}.up", "transformer.layer.{}.ff.layer_1"),
-        *both("blocks.{}.down", "transformer.layer.{}.ff.layer_2"),
-        *both("blocks.{}.norm_2", "transformer.layer.{}.ff.layer_norm"),
+        *weight_and_bias("blocks.{}.norm_1", "transformer.layer.{}.rel_attn.layer_norm"),
+        *weight_and_bias("blocks.{}.up", "transformer.layer.{}.ff.layer_1"),
+        *weight_and_bias("blocks.{}.down", "transformer.layer.{}.ff.layer_2"),
+        *weight_and_bias("blocks.{}.norm_2", "transformer.layer.{}.ff.layer_norm"),
         Weight("bias", ("lm_loss.bias",)),
     ),
     base="transformer.",

@@ -20,11 +20,11 @@ from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.interchange import tokenizer_files
 from plm_core.interchange.architecture_tables import LLAMA, PUBLISHED
-from plm_core.interchange.tokenizer_files import theirs_of
-from plm_core.interchange.transformers_folder import computed
+from plm_core.interchange.tokenizer_files import to_their_rows
+from plm_core.interchange.transformers_folder import their_class_fits
 from plm_core.shared.files import atomic_file
-from plm_core.text.hf_tokenizers import EMPTY, bpe, written
-from plm_core.text.published_tokenizer import Published, opened
+from plm_core.text.hf_tokenizers import EMPTY, bpe, to_bytes
+from plm_core.text.published_tokenizer import Published, open_library_tokenizer
 from plm_core.text.sentencepiece_tokenizers import BYTES
 from plm_core.text.tokenizers import EOS, JSON_FILE, PAD, UNK
 
@@ -152,7 +152,7 @@ def as_folder(file: Path, folder: Path) -> None:
         order = np.argsort(-np.array(facts["tokenizer.ggml.scores"]), kind="stable")
         merges = tokenizer_files.divisions([tokens[i] for i in order if types[i] == NORMAL])
         model = bpe(tokens, merges, named.get("unk_token", tokens[0]))
-        content = tokenizer_files.of_pieces(model, prefix=facts.get("tokenizer.ggml.add_space_prefix", True))
+        content = tokenizer_files.pieces_json(model, prefix=facts.get("tokenizer.ggml.add_space_prefix", True))
     elif kind == "gpt2" and words in WORDS:
         model = bpe(tokens, (merge.split(" ") for merge in facts["tokenizer.ggml.merges"]))
         model["ignore_merges"] = words == "llama-bpe"
@@ -195,7 +195,7 @@ def export_gguf(checkpoint_folder: Path, target: Path, precision: str) -> None:
         raise UserError(f"{target}: expected a new file, with a name that ends in .gguf")
     loaded = checkpoint.load(checkpoint_folder)
     config, text = loaded.config, loaded.tokenizer
-    if config.architecture != LLAMA.architecture or config.head or not computed(config.objective, LLAMA):
+    if config.architecture != LLAMA.architecture or config.head or not their_class_fits(config.objective, LLAMA):
         is_a = f"{config.architecture} {'with a head' if config.head else f'({config.objective})'}"
         raise UserError(f"{checkpoint_folder}: is a {is_a}; expected a pretrained llama: llama.cpp continues texts")
     model = asdict(loaded.model.config)
@@ -211,7 +211,7 @@ def export_gguf(checkpoint_folder: Path, target: Path, precision: str) -> None:
     if isinstance(text, Published):
         name = text.name
         data = text.content
-        weights = theirs_of(weights, text)
+        weights = to_their_rows(weights, text)
         model["vocab_size"] = len(text.ours)
         ids = {role: int(text.theirs[token]) for role, token in ROLES.items()}
         if config.published:
@@ -222,8 +222,8 @@ def export_gguf(checkpoint_folder: Path, target: Path, precision: str) -> None:
             if template := files.get("chat_template.jinja"):
                 named["chat_template"] = template
     else:
-        data = written(tokenizer_files.tokenizer_json(text, family))
-    library: Any = opened(name, data).model
+        data = to_bytes(tokenizer_files.tokenizer_json(text, family))
+    library: Any = open_library_tokenizer(name, data).model
     sort = _sort(json.loads(library.to_str())) if name == JSON_FILE else None
     if sort is None:
         raise UserError(
@@ -304,4 +304,6 @@ def _sort(content: Mapping[str, Any]) -> tuple[str, str, list[tuple[str, str]]] 
     ranks = [model["vocab"][left + right] for left, right in merges]
     every = tokenizer_files.divisions([piece for piece in model["vocab"] if piece not in others])
     whole = model["byte_fallback"] and not cut and ranks == sorted(ranks) and {*merges} == {*every}
-    return ("llama", "default", merges) if whole and normal in map(tokenizer_files.marking, (False, True)) else None
+    return (
+        ("llama", "default", merges) if whole and normal in map(tokenizer_files.space_marking, (False, True)) else None
+    )

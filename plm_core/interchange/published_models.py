@@ -29,7 +29,7 @@ READ = ["*.json", "*.txt", "*.md", "*.jinja", "*.model", "*.safetensors", "1_Poo
 
 
 @contextlib.contextmanager
-def opened(address: str) -> Iterator[tuple[Path, str]]:
+def open_published(address: str) -> Iterator[tuple[Path, str]]:
     """A published model as a folder of transformers while the context lasts, and its exact address.
 
     ``address`` is a folder, a ``.gguf`` file, ``package://NAME`` or ``hf://OWNER/NAME[@REVISION]``. The exact address
@@ -119,7 +119,7 @@ def imported(model: str, name: str, folder: Path = IMPORTED) -> str:
         raise UserError(f"name: found {name!r}; expected letters, digits, '.', '_' and '-'")
     if target.exists():
         raise UserError(f"name: {target} exists; choose another name, or delete that folder")
-    with opened(model) as (source, exact):
+    with open_published(model) as (source, exact):
         import_hf(source, target, exact)
     return exact
 

@@ -22,8 +22,14 @@ from torch import Tensor
 from plm_core.config import UserError
 from plm_core.corpus.normalize import WORD_BOUNDARY
 from plm_core.interchange.weight_mapping import Family
-from plm_core.text.hf_tokenizers import EMPTY, bpe, parsed, written
-from plm_core.text.published_tokenizer import Published, of_merges, of_words, opened, wrapped
+from plm_core.text.hf_tokenizers import EMPTY, bpe, parse_tokenizer_json, to_bytes
+from plm_core.text.published_tokenizer import (
+    Published,
+    json_from_merges,
+    json_from_vocab_txt,
+    open_library_tokenizer,
+    wrap_published,
+)
 from plm_core.text.sentencepiece_tokenizers import SentencePiece
 from plm_core.text.tokenizer_kinds import read_tokenizer
 from plm_core.text.tokenizers import (
@@ -91,13 +97,13 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
     """
     if not path.is_file():
         raise UserError(f"{path}: missing, {EXPECTED}")
-    theirs = parsed(path, path.read_bytes())
+    theirs = parse_tokenizer_json(path, path.read_bytes())
     steps = theirs.get("normalizer")
     steps = steps.get("normalizers") if isinstance(steps, dict) else None
     last = steps[len(NORMAL_FORM) :] if isinstance(steps, list) else []
     own = theirs | {"normalizer": last[0] if last else None, "added_tokens": [], "post_processor": None}
     try:
-        tokenizer = read_tokenizer(path, written(own))
+        tokenizer = read_tokenizer(path, to_bytes(own))
     except UserError as error:
         raise UserError(f"{path}: not a wordpiece or bytelevel tokenizer of this project, {EXPECTED}") from error
     if tokenizer_json(tokenizer, family) != theirs:
@@ -144,14 +150,14 @@ def divisions(pieces: Sequence[str]) -> list[tuple[str, str]]:
     return [parts for parts in divided if whole.issuperset(parts)]
 
 
-def marking(prefix: bool) -> list[dict[str, Any]]:
+def space_marking(prefix: bool) -> list[dict[str, Any]]:
     """How sentencepiece marks spaces; with ``prefix`` there is one before the text."""
     return [*([{"type": "Prepend", "prepend": WORD_BOUNDARY}] if prefix else []), _replace(" ", WORD_BOUNDARY)]
 
 
-def of_pieces(model: dict[str, Any], split: dict[str, Any] | None = None, prefix: bool = False) -> dict[str, Any]:
+def pieces_json(model: dict[str, Any], split: dict[str, Any] | None = None, prefix: bool = False) -> dict[str, Any]:
     """A file of the library that treats texts like sentencepiece."""
-    mark = marking(prefix)
+    mark = space_marking(prefix)
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
     decoders = [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]
     return EMPTY | {
@@ -185,7 +191,7 @@ def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
         if alone := sorted({c for piece in given for c in piece} - whole - {"\n"}):
             pattern = {"Regex": f"[{''.join(re.escape(c) for c in alone)}]"}
             split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-    return of_pieces(model, split)
+    return pieces_json(model, split)
 
 
 def _post_processor(family: Family) -> dict[str, Any]:
@@ -240,7 +246,7 @@ def published_tokenizer(source: Path, family: Family, theirs: Mapping[str, Any],
     path = source / name
     facts = {**_json(source / "special_tokens_map.json"), **_json(source / "tokenizer_config.json")}
     try:
-        library = opened(name, content)
+        library = open_library_tokenizer(name, content)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     frame = json.dumps(json.loads(content).get("post_processor")) if name == JSON_FILE else ""
@@ -273,10 +279,10 @@ def published_tokenizer(source: Path, family: Family, theirs: Mapping[str, Any],
         if role not in given_to:
             raise UserError(f"{path}: has no {role}_token; expected one, as in every {family.model_class}")
     special = [given_to.get(role) for role in ROLES]
-    return Published(source / PUBLISHED_FILE, wrapped(name, content, special, rows))
+    return Published(source / PUBLISHED_FILE, wrap_published(name, content, special, rows))
 
 
-def ours_of(weights: Mapping[str, Tensor], tokenizer: Published) -> dict[str, Tensor]:
+def to_our_rows(weights: Mapping[str, Tensor], tokenizer: Published) -> dict[str, Tensor]:
     """Our weights with the rows of the vocabulary in our order, and new ones."""
     index = torch.from_numpy(tokenizer.theirs)
     new = index < 0
@@ -289,7 +295,7 @@ def ours_of(weights: Mapping[str, Tensor], tokenizer: Published) -> dict[str, Te
     return {name: permuted(tensor) if name in VOCABULARY else tensor for name, tensor in weights.items()}
 
 
-def theirs_of(weights: Mapping[str, Tensor], tokenizer: Published) -> dict[str, Tensor]:
+def to_their_rows(weights: Mapping[str, Tensor], tokenizer: Published) -> dict[str, Tensor]:
     """The way back: rows in their order, and none that are new."""
     index = torch.from_numpy(tokenizer.ours.astype("int64"))
     return {name: tensor[index] if name in VOCABULARY else tensor for name, tensor in weights.items()}
@@ -298,16 +304,16 @@ def theirs_of(weights: Mapping[str, Tensor], tokenizer: Published) -> dict[str, 
 def _content(source: Path) -> tuple[str, bytes]:
     """The name and the content of the tokenizer's file; older folders' vocabularies as the library would write them."""
     if (path := source / JSON_FILE).is_file():
-        parsed(path, path.read_bytes())
+        parse_tokenizer_json(path, path.read_bytes())
         return JSON_FILE, path.read_bytes()
     for name in SENTENCEPIECE:
         if (source / name).is_file():
             return name, (source / name).read_bytes()
     config = _json(source / "tokenizer_config.json")
     if (path := source / "vocab.txt").is_file():
-        return JSON_FILE, of_words(path, config)
+        return JSON_FILE, json_from_vocab_txt(path, config)
     if (path := source / "vocab.json").is_file():
-        return JSON_FILE, of_merges(path, source / "merges.txt", config)
+        return JSON_FILE, json_from_merges(path, source / "merges.txt", config)
     expected = ", ".join((JSON_FILE, *SENTENCEPIECE, "vocab.txt", "vocab.json with merges.txt"))
     raise UserError(f"{source}: has no tokenizer; expected {expected}")
 

@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plm_core import checkpoint
-from plm_core.config import UserError, from_dict, listed, section
-from plm_core.configs.architectures import differing, shape
+from plm_core.config import UserError, from_dict, join_names, section
+from plm_core.configs.architectures import differing_sizes, shape
 from plm_core.configs.checkpoint_description import PublishedModel
 from plm_core.evaluation.likelihood import named
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.interchange import tokenizer_files
 from plm_core.interchange.architecture_tables import FAMILIES, PUBLISHED
-from plm_core.interchange.tokenizer_files import ours_of, published_tokenizer, theirs_of
+from plm_core.interchange.tokenizer_files import published_tokenizer, to_our_rows, to_their_rows
 from plm_core.interchange.weight_mapping import Family
 from plm_core.objectives import OBJECTIVES
 from plm_core.shared.files import atomic_folder
@@ -79,15 +79,15 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
             f"{checkpoint_folder}: the architecture {config.architecture} cannot be exported to transformers; "
             f"expected one of {', '.join(FAMILIES)}"
         )
-    if not computed(config.objective, family):
+    if not their_class_fits(config.objective, family):
         raise UserError(
             f"{checkpoint_folder}: is {config.architecture} trained with the {config.objective} objective, which has "
             f"no counterpart in transformers; expected the {family.objective} objective, as {family.model_class}"
         )
     sizes = asdict(loaded.model.config)
     back = shape(config.architecture, family.our_config(family.their_config(sizes), "config.json"), "model")
-    if names := differing(loaded.model.config, back):
-        raise UserError(f"{checkpoint_folder}: has {listed(names)}, which a {family.model_class} cannot have")
+    if names := differing_sizes(loaded.model.config, back):
+        raise UserError(f"{checkpoint_folder}: has {join_names(names)}, which a {family.model_class} cannot have")
 
     if isinstance(text := loaded.tokenizer, Published):  # trained from scratch with a published tokenizer
         pieces = [None if token is None else text.library.piece(token) for token in text.special]
@@ -179,13 +179,13 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
         places |= {name: [file.name, str(tensor.dtype).removeprefix("torch.")] for name, tensor in part.items()}
         given |= {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in part.items()}
     if not given:
-        pickles = listed(sorted(path.name for path in source.glob("*.bin")))
+        pickles = join_names(sorted(path.name for path in source.glob("*.bin")))
         instead = f" ({pickles} may run code when it is read, and is not)" if pickles else ""
         raise UserError(f"{source / checkpoint.WEIGHTS_FILE}: missing; expected weights as safetensors{instead}")
     weights = family.to_ours(given, vars(model.config), str(source))
     lacking = family.lacking(weights)
     if isinstance(text, Published):
-        weights = ours_of(weights, text)
+        weights = to_our_rows(weights, text)
     if lacking:
         with torch.random.fork_rng():
             torch.manual_seed(0)
@@ -196,7 +196,7 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
             raise UserError(f"{source}: the weights of {name} have shape {shape}; expected {expected} by config.json")
         if not weights[name].is_floating_point() or not weights[name].isfinite().all():
             raise UserError(f"{source}: the weights of {name} are not all finite numbers")
-    if not computed(objective, family):
+    if not their_class_fits(objective, family):
         raise UserError(
             f"{place}.{OWN}.objective: found {objective!r}; expected {family.objective}, or one that builds on it"
         )
@@ -242,7 +242,7 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, targ
     text = loaded.tokenizer
     assert isinstance(text, Published)
     family = PUBLISHED[published.config["model_type"]]
-    weights = theirs_of(loaded.model.state_dict(), text)
+    weights = to_their_rows(loaded.model.state_dict(), text)
     tensors = family.to_theirs(weights, asdict(loaded.model.config))
     names = family.in_full(published.tensors)
     tied = {name: tensors[other] for name, other in family.tied.items() if name in names}
@@ -304,7 +304,7 @@ def _write_pooling(folder: Path, loaded: checkpoint.Loaded) -> None:
     _write(folder / "sentence_bert_config.json", {"max_seq_length": sizes.context, "do_lower_case": False})
 
 
-def computed(objective: str, family: Family) -> bool:
+def their_class_fits(objective: str, family: Family) -> bool:
     """Whether their class computes a model of this objective: the class is for this objective, or the objective builds
     on that one, as hybrid does on causal."""
     return objective in OBJECTIVES and issubclass(OBJECTIVES[objective], OBJECTIVES[family.objective])

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from plm_core.config import UserError, listed
+from plm_core.config import UserError, join_names
 
 
-class Layout(NamedTuple):
+class WeightLayout(NamedTuple):
     """How one of our tensors maps to theirs. Only the order of elements changes, so gradients map in the same way."""
 
     ours: Callable[[list[Tensor]], Tensor]
@@ -22,8 +22,8 @@ class Layout(NamedTuple):
     """From our tensor and H to their tensors."""
 
 
-SAME = Layout(lambda theirs: theirs[0], lambda ours, heads: [ours])
-TRANSPOSED = Layout(lambda theirs: theirs[0].T, lambda ours, heads: [ours.T])
+SAME = WeightLayout(lambda theirs: theirs[0], lambda ours, heads: [ours])
+TRANSPOSED = WeightLayout(lambda theirs: theirs[0].T, lambda ours, heads: [ours.T])
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Weight:
     """Our name; ``{}`` stands for the number of the block."""
     theirs: tuple[str, ...]
     """Their names."""
-    layout: Layout = SAME
+    layout: WeightLayout = SAME
     first: int = 0
     """The first block that has it."""
     when: Callable[[Mapping[str, Any]], bool] = lambda model: True
     """Whether a model with our configuration has it."""
 
 
-def both(ours: str, theirs: str, layout: Layout = SAME) -> tuple[Weight, Weight]:
+def weight_and_bias(ours: str, theirs: str, layout: WeightLayout = SAME) -> tuple[Weight, Weight]:
     """The lines of a layer's weight, which maps to theirs by ``layout``, and of its bias."""
     return Weight(f"{ours}.weight", (f"{theirs}.weight",), layout), Weight(f"{ours}.bias", (f"{theirs}.bias",))
 
@@ -108,7 +108,7 @@ class Family:
         """Whether the model reads segments."""
         return any(segment for _, segment in self.frame_of_two)
 
-    def lines(self, model: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Layout]]:
+    def lines(self, model: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], WeightLayout]]:
         """The table of weights for our configuration, with the numbers of the blocks filled in."""
         for weight in self.weights:
             if weight.when(model):
@@ -158,10 +158,10 @@ class Family:
             if not any(name.startswith(prefixes) for name in converted):
                 missing = {name: absent for name, absent in missing.items() if not name.startswith(prefixes)}
         if missing:
-            lacking = listed(sorted(name for absent in missing.values() for name in absent), 7)
+            lacking = join_names(sorted(name for absent in missing.values() for name in absent), 7)
             raise UserError(f"{where}: lacks {lacking}; expected the weights of a {self.model_class}")
         if unknown := given.keys() - used - self.tied.keys():
-            extra = listed(sorted(names[name] for name in unknown), 7)
+            extra = join_names(sorted(names[name] for name in unknown), 7)
             layers = model["layers"]
             raise UserError(f"{where}: contains {extra}, which a {self.model_class} with {layers} layers does not have")
         return converted

@@ -7,7 +7,7 @@ position embeddings, and two heads predict masked tokens and whether the second 
 
 Two things deviate: GELU is computed exactly (erf) and not in its tanh form, as in PyTorch's ports of the released
 weights, and initial weights are drawn from the whole normal distribution, not one truncated at two standard deviations.
-One more is an option, off by default: heads that start by attending to a neighbour (``look_at_neighbours``).
+One more is an option, off by default: heads that start by attending to a neighbour (``attend_to_neighbours``).
 
 Shapes: B rows, T positions, N masked positions, D width, H heads, S segments, V vocabulary.
 """
@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.configs.architectures import BERTConfig
-from plm_core.models.blocks import attend, both_directions, check_ids, narrowed, places_in, rows_at
+from plm_core.models.blocks import attend, bidirectional_mask, check_ids, document_positions, rows_at, to_compute_dtype
 from plm_core.models.output_layer import Output
 
 POSITIONS = 2.0
-"""The standard deviation of the positions of ``look_at_neighbours``, in units of that of the tokens."""
+"""The standard deviation of the positions of ``attend_to_neighbours``, in units of that of the tokens."""
 SHARPNESS = 8.5
 """How far the neighbour's logit exceeds the mean of the others in the first block."""
 
@@ -71,8 +71,8 @@ class Block(nn.Module):
         """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] only."""
         # Each sub-block: its sum with the input, normalised. The residual of chosen positions is chosen too.
         y = self.attention(x, attn_mask, at)
-        x = narrowed(self.norm_1((x if at is None else rows_at(x, at)) + self.drop(y)))
-        return narrowed(self.norm_2(x + self.drop(self.down(F.gelu(self.up(x))))))
+        x = to_compute_dtype(self.norm_1((x if at is None else rows_at(x, at)) + self.drop(y)))
+        return to_compute_dtype(self.norm_2(x + self.drop(self.down(F.gelu(self.up(x))))))
 
 
 class BERT(nn.Module):
@@ -94,7 +94,7 @@ class BERT(nn.Module):
         self.follows = nn.Linear(config.width, 2)
         initialise(self, config.initializer_range)
         if config.initial_attention == "neighbours":
-            look_at_neighbours(self)
+            attend_to_neighbours(self)
 
     def forward(
         self,
@@ -115,7 +115,7 @@ class BERT(nn.Module):
             ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,
                 or ``documents`` are not as ``blocks`` says or given together with ``attention_mask``.
         """
-        x, attn_mask = embedded(self, ids, segments, attention_mask, documents)
+        x, attn_mask = embed_ids(self, ids, segments, attention_mask, documents)
         for block in self.blocks[:-1]:
             x = block(x, attn_mask)
         # The loss reads only the masked positions of the last block: the feed-forward of the others is not needed.
@@ -146,7 +146,7 @@ class BERT(nn.Module):
         return self.follows(pooled)
 
 
-def embedded(
+def embed_ids(
     model: Any,
     ids: Tensor,
     segments: Tensor | None = None,
@@ -157,17 +157,17 @@ def embedded(
 
     For the arguments and the ValueError see ``BERT.forward``; ELECTRA's input is the same.
     """
-    attn_mask = both_directions(ids, model.config.vocab_size, model.config.context, attention_mask, documents)
+    attn_mask = bidirectional_mask(ids, model.config.vocab_size, model.config.context, attention_mask, documents)
     if segments is None or model.config.segments < 2:
         segments = torch.zeros_like(ids)
     check_ids(segments, model.config.segments or 1, "segments")
     # Positions are counted within a document.
-    places = torch.arange(ids.shape[1], device=ids.device) if documents is None else places_in(documents)
+    places = torch.arange(ids.shape[1], device=ids.device) if documents is None else document_positions(documents)
     # The input is the sum of three embeddings (section 3, "Input/Output Representations").
     x = model.tokens(ids) + model.positions(places + getattr(model.config, "first_position", 0))
     if model.segments is not None:
         x = x + model.segments(segments)
-    return model.drop(narrowed(model.norm(x))), attn_mask
+    return model.drop(to_compute_dtype(model.norm(x))), attn_mask
 
 
 def initialise(model: nn.Module, deviation: float) -> None:
@@ -180,7 +180,7 @@ def initialise(model: nn.Module, deviation: float) -> None:
 
 
 @torch.no_grad()
-def look_at_neighbours(model: BERT) -> None:
+def attend_to_neighbours(model: BERT) -> None:
     """Let half of each block's heads start by attending to one neighbour: at distances -1, +1, -2, +2 and so on.
 
     Trained models have such heads (Voita et al. 2019, section 5.2), and attention can be initialised with patterns of

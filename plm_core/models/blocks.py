@@ -97,7 +97,7 @@ def _blocks_of(attn_mask: Tensor, T: int) -> BlockMask:
     return create_block_mask(seen, None if alike else len(mask), None, T, T, device=mask.device, BLOCK_SIZE=TILE)
 
 
-def narrowed(x: Tensor) -> Tensor:
+def to_compute_dtype(x: Tensor) -> Tensor:
     """The residual stream ``[B, T, D]`` in the dtype of products, if a GPU computes in mixed precision.
 
     Autocast returns embeddings and norms in float32, and with them every sum of the stream: twice the bytes to read and
@@ -135,7 +135,7 @@ def check_documents(documents: Tensor, ids: Tensor) -> None:
         raise ValueError("documents: a number is smaller than the one before it; expected non-decreasing numbers")
 
 
-def both_directions(
+def bidirectional_mask(
     ids: Tensor, vocab_size: int, context: int, attention_mask: Tensor | None, documents: Tensor | None
 ) -> Tensor | None:
     """What ids ``[B, T]`` see that are read in both directions: ``[B, 1, 1 or T, T]``; None if all see all.
@@ -157,7 +157,7 @@ def both_directions(
     return same_document(documents)
 
 
-def places_in(documents: Tensor) -> Tensor:
+def document_positions(documents: Tensor) -> Tensor:
     """Each position's place in its document, from 0: ``[B, T]`` to ``[B, T]``."""
     places = torch.arange(documents.shape[1], device=documents.device)
     # The position where a document begins is kept, and subtracted until the next one begins.

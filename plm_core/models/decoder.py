@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plm_core.models.blocks import check_documents, check_ids, check_length, places_in, same_document
+from plm_core.models.blocks import check_documents, check_ids, check_length, document_positions, same_document
 from plm_core.models.output_layer import Output
 
 
@@ -66,9 +66,9 @@ class Decoder(nn.Module):
             if attention_mask is not None:
                 raise ValueError("documents: given together with attention_mask; expected padding as one more document")
             check_documents(documents, ids)
-            return self.states(ids, places_in(documents), same_document(documents) & seen)
+            return self.states(ids, document_positions(documents), same_document(documents) & seen)
         if attention_mask is not None:
-            return self.states(ids, *beside_padding(attention_mask, seen))
+            return self.states(ids, *positions_with_padding(attention_mask, seen))
         return self.states(ids, positions, seen)
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -93,7 +93,7 @@ def causal_order(T: int, length: int, device: torch.device) -> Tensor:
     return torch.ones(T, length, dtype=torch.bool, device=device).tril(length - T)
 
 
-def beside_padding(attention_mask: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+def positions_with_padding(attention_mask: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Positions ``[B, T]`` and mask ``[B, 1, T, P + T]`` of the last T positions; ``attention_mask`` [B, P + T] is
     false for padding, ``seen`` [..., T, P + T] is the mask without padding."""
     T, length = seen.shape[-2:]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.configs.architectures import BERTConfig, ELECTRAConfig
-from plm_core.models.bert import Block, embedded, initialise
+from plm_core.models.bert import Block, embed_ids, initialise
 from plm_core.models.output_layer import Output
 
 
@@ -70,7 +70,7 @@ class ELECTRA(nn.Module):
 
         For ``segments``, ``attention_mask`` and the ValueError see ``BERT.forward``.
         """
-        x, attn_mask = embedded(self, ids, segments, attention_mask)
+        x, attn_mask = embed_ids(self, ids, segments, attention_mask)
         x = self.project(x)
         for block in self.blocks:
             x = block(x, attn_mask)
@@ -95,7 +95,7 @@ class ELECTRA(nn.Module):
 
         For ``attention_mask`` and the ValueError see ``BERT.forward``.
         """
-        x, attn_mask = embedded(self, ids, attention_mask=attention_mask)
+        x, attn_mask = embed_ids(self, ids, attention_mask=attention_mask)
         return self.generator(x, attn_mask, at, self.tokens.weight)
 
 

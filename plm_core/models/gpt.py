@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.configs.architectures import GPTConfig
-from plm_core.models.blocks import attend, narrowed
+from plm_core.models.blocks import attend, to_compute_dtype
 from plm_core.models.decoder import Decoder
 
 
@@ -87,7 +87,7 @@ class GPT(Decoder):
         self, ids: Tensor, positions: Tensor, attn_mask: Tensor | None, caches: Sequence[Any] | None = None
     ) -> Tensor:
         """Ids ``[B, T]`` to hidden states ``[B, T, D]``; for the arguments see ``Decoder``."""
-        x = self.drop(narrowed(self.tokens(ids) + self.positions(positions.expand_as(ids))))
+        x = self.drop(to_compute_dtype(self.tokens(ids) + self.positions(positions.expand_as(ids))))
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
             x = block(x, attn_mask, cache)
         return self.norm(x)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.configs.architectures import LlamaConfig
-from plm_core.models.blocks import attend, narrowed
+from plm_core.models.blocks import attend, to_compute_dtype
 from plm_core.models.decoder import Decoder
 from plm_core.models.output_layer import Output
 from plm_core.models.rotary import Angles, angles, rotate
@@ -48,8 +48,8 @@ class Attention(nn.Module):
             k, v = cache.extend(k, v)
         y = attend(
             q,
-            shared(k, self.heads),
-            shared(v, self.heads),
+            repeat_heads(k, self.heads),
+            repeat_heads(v, self.heads),
             attn_mask,
             causal=attn_mask is None,
             dropout=self.dropout if self.training else 0.0,
@@ -57,7 +57,7 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-def shared(x: Tensor, heads: int) -> Tensor:
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
     """Repeat keys or values ``[B, G, K, S]`` for the H ``heads``, ``[B, H, K, S]``: H/G neighbours share one."""
     # Repeated here, because torch's kernels that take a mask cannot share heads.
     return x[:, :, None].expand(-1, -1, heads // x.shape[1], -1, -1).flatten(1, 2)
@@ -104,7 +104,7 @@ class Llama(Decoder):
         x = self.tokens(ids)
         c = self.config
         by = angles(positions, c.width // c.heads, c.rope_base, x.dtype, c.rope_factor, c.rope_context or 0)
-        x = narrowed(x)
+        x = to_compute_dtype(x)
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
             x = block(x, by, attn_mask, cache)
         return self.norm(x)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.configs.architectures import ModernBERTConfig
-from plm_core.models.blocks import attend, both_directions, narrowed, rows_at
+from plm_core.models.blocks import attend, bidirectional_mask, rows_at, to_compute_dtype
 from plm_core.models.output_layer import Output
 from plm_core.models.rotary import Angles, angles, rotate
 
@@ -112,7 +112,7 @@ class ModernBERT(nn.Module):
 
         ``segments`` are ignored. For the other arguments and the ValueError see ``BERT.forward``.
         """
-        seen = both_directions(ids, self.config.vocab_size, self.config.context, attention_mask, documents)
+        seen = bidirectional_mask(ids, self.config.vocab_size, self.config.context, attention_mask, documents)
         # The two kinds of layers: what they see, and the base of their rotations (section 2.1.2). Angles encode
         # distances, so documents need not begin at 0.
         places = torch.arange(ids.shape[1], device=ids.device)
@@ -123,7 +123,7 @@ class ModernBERT(nn.Module):
         )
         whole = View(by, seen)
         window = View(local, near if seen is None else near & seen)
-        x = self.drop(narrowed(self.norm(self.tokens(ids))))
+        x = self.drop(to_compute_dtype(self.norm(self.tokens(ids))))
         for i, block in enumerate(self.blocks):
             # The loss reads only the masked positions of the last block.
             x = block(x, whole if block.whole else window, at if i == len(self.blocks) - 1 else None)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.configs.architectures import XLNetConfig
-from plm_core.models.blocks import attend, check_ids, check_length, narrowed, windows_at
+from plm_core.models.blocks import attend, check_ids, check_length, to_compute_dtype, windows_at
 from plm_core.models.output_layer import Output
 
 EPSILON = 1e-12
@@ -168,9 +168,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, k: Tensor, v: Tensor, view: View) -> Tensor:
         """Either stream, ``[B, Q, D]`` to ``[B, Q, D]``."""
-        x = narrowed(self.norm_1(x + self.drop(self.attention(x, k, v, view))))
+        x = to_compute_dtype(self.norm_1(x + self.drop(self.attention(x, k, v, view))))
         # Dropout inside as well, as released.
-        return narrowed(self.norm_2(x + self.drop(self.down(self.drop(F.gelu(self.up(x)))))))
+        return to_compute_dtype(self.norm_2(x + self.drop(self.down(self.drop(F.gelu(self.up(x)))))))
 
 
 class XLNet(nn.Module):
@@ -246,10 +246,10 @@ class XLNet(nn.Module):
         query = None if queries is None else view(queries)
 
         # Both streams, layer by layer.
-        h = self.drop(narrowed(self.tokens(ids)))
+        h = self.drop(to_compute_dtype(self.tokens(ids)))
         states = []
         # Queries start as the same vector everywhere: they know their position and not their token.
-        g = None if queries is None else self.drop(narrowed(self.unknown).expand(B, queries.shape[1], -1))
+        g = None if queries is None else self.drop(to_compute_dtype(self.unknown).expand(B, queries.shape[1], -1))
         for i, block in enumerate(cast(list[Block], self.blocks)):
             states.append(h.detach())
             # Memory may have another precision, from autocast at the previous step.
@@ -304,7 +304,7 @@ class XLNet(nn.Module):
     def empty_memory(self, rows: int, size: int) -> Memory:
         """An empty memory of ``size`` positions, in the dtype of the states that will fill it."""
         weight = self.tokens.weight
-        states = narrowed(weight.new_zeros(rows, self.config.layers, size, self.config.width))
+        states = to_compute_dtype(weight.new_zeros(rows, self.config.layers, size, self.config.width))
         return Memory(states, torch.zeros(rows, size, dtype=torch.bool, device=weight.device))
 
     def memory_for(self, begins: Tensor, carry: tuple[Tensor, ...] | None) -> Memory:

@@ -118,7 +118,9 @@ class Masked(Objective):
             view = Packed(store, config.context, margin=1)
         else:
             view = Pairs(store, length) if self.next_sentence else Windows(store, length, length)
-        return MaskedRows(view, config.context, rows, store.index.vocab_size, self.rate, slots(self.rate, length))
+        return MaskedRows(
+            view, config.context, rows, store.index.vocab_size, self.rate, max_predictions(self.rate, length)
+        )
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """-sum log p(masked token | row), in nats, plus -sum log p(class of the pair | row) times its masked tokens.
@@ -149,7 +151,7 @@ class Masked(Objective):
         return {"b_follows_a": bool(batch.following[row] == FOLLOWS)} if self.next_sentence else {}
 
 
-def slots(rate: float, length: int) -> int:
+def max_predictions(rate: float, length: int) -> int:
     """N, how many predictions a row with this many tokens of text has room for."""
     return max(1, round(rate * length))
 

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from plm_core.config import section
-from plm_core.objectives.masked import MaskedBatch, MaskedRows, slots
+from plm_core.objectives.masked import MaskedBatch, MaskedRows, max_predictions
 from plm_core.objectives.objective import IGNORED, Batch, Batches, Carry, Loss, Objective, Quantity, summed_nll
 from plm_core.text.samplers import Windows, draws, stream_seed
 from plm_core.text.token_store import TokenStore
@@ -72,7 +72,7 @@ class Replaced(Objective):
         self.require_fit(config)
         length = config.context - FRAMED
         view = Windows(store, length, length)
-        return _Rows(view, config.context, rows, store.index.vocab_size, self.rate, slots(self.rate, length))
+        return _Rows(view, config.context, rows, store.index.vocab_size, self.rate, max_predictions(self.rate, length))
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """-sum log p(masked token | row), in nats, plus ``weight`` times the discriminator's binary cross entropy.

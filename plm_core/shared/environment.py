@@ -21,14 +21,14 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def place() -> str:
+def pid_scope() -> str:
     """The scope in which PIDs and the clock since boot are valid: this boot of the kernel and this PID namespace. It is
     never the same on two machines."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 
 
-def started(pid: int) -> str:
+def process_start(pid: int) -> str:
     """When the process with this PID started, in the kernel's ticks since boot; empty if there is none."""
     try:
         state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -58,7 +58,7 @@ def cores() -> int:
 def processes() -> int:
     """How many processes may work here in parallel, one core each: ``PLM_CORES``, otherwise ``cores()``. Raises
     UserError: ``PLM_CORES`` is not a number, 1 or more."""
-    return number("PLM_CORES", "cores") or cores()
+    return number_from_environment("PLM_CORES", "cores") or cores()
 
 
 def groups() -> Iterator[Path]:
@@ -72,7 +72,7 @@ def groups() -> Iterator[Path]:
         yield from (path for path in (group, *group.parents) if path.is_relative_to(CGROUPS))
 
 
-def number(name: str, what: str) -> int | None:
+def number_from_environment(name: str, what: str) -> int | None:
     """A number of cores, GPUs, processes or nodes from the environment; None if the variable is not set. Raises
     UserError: it is not a whole number, 1 or more."""
     given = os.environ.get(name)

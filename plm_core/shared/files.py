@@ -26,7 +26,7 @@ CHECKSUMS = "SHA256SUMS"
 """The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
 
 TRIES = 20
-"""How often a lock is tried: whoever looks whether it is ``held`` has it for a moment."""
+"""How often a lock is tried: whoever looks whether it is ``is_locked`` has it for a moment."""
 PAUSE_S = 0.05
 
 
@@ -50,7 +50,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[int]:
         os.close(descriptor)
 
 
-def taken(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Lock an open file until it is closed; False if another process has it."""
     for _ in range(TRIES):
         with contextlib.suppress(BlockingIOError):
@@ -60,7 +60,7 @@ def taken(descriptor: int) -> bool:
     return False
 
 
-def held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether a living process has locked a file; False if there is none."""
     try:
         with path.open("rb") as file:
@@ -98,7 +98,7 @@ def temporary(path: Path) -> Iterator[Path]:
     """Yield the hidden name under which ``path`` is written; leftovers of the block or of killed processes are removed.
     Raises OSError: the block could not write, however its libraries report that; it names a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    clear(path, "tmp")
+    remove_leftovers(path, "tmp")
     new = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield new
@@ -113,7 +113,7 @@ def temporary(path: Path) -> Iterator[Path]:
         _remove(new)
 
 
-def clear(path: Path, ending: str) -> None:
+def remove_leftovers(path: Path, ending: str) -> None:
     """Remove what killed processes left next to ``path``."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*.{ending}"):
         _remove(leftover)
@@ -186,7 +186,7 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
             path.rename(old)
         new.rename(path)
         flush(path.parent)
-        clear(path, "old")
+        remove_leftovers(path, "old")
 
 
 def write_checksums(folder: Path) -> None:

@@ -54,7 +54,7 @@ class Claim:
         """Take enough, with a line for ``say`` when another process has them; ``pause`` waits between two tries."""
         busy = ""
         while not self.take():
-            if self.busy != busy and (line := waiting(self.busy)):
+            if self.busy != busy and (line := waiting_message(self.busy)):
                 say(line)
             busy = self.busy
             pause(POLL_S)
@@ -95,7 +95,7 @@ def claimed(wanted: int, say: Callable[[str], object]) -> Iterator[None]:
     Nothing happens if none is wanted, if they are already claimed for this process, or if there is none. ``say`` is
     called with a message when it has to wait.
     """
-    gpus = () if not wanted or CLAIMED in os.environ else visible()
+    gpus = () if not wanted or CLAIMED in os.environ else visible_gpus()
     with Claim(gpus, min(wanted, len(gpus))) as claim:
         if gpus:
             claim.wait(say)
@@ -109,13 +109,13 @@ def claimed(wanted: int, say: Callable[[str], object]) -> Iterator[None]:
                 os.environ |= {} if value is None else {name: value}
 
 
-def waiting(busy: str) -> str:
+def waiting_message(busy: str) -> str:
     """A line that says who holds the GPU that is waited for; empty if it is this process itself."""
     who = holder(busy)
     return who and f"waiting for a GPU: {who} has {busy.removeprefix('plm ')}; CUDA_VISIBLE_DEVICES chooses others"
 
 
-def visible() -> tuple[str, ...]:
+def visible_gpus() -> tuple[str, ...]:
     """The GPUs in ``CUDA_VISIBLE_DEVICES``, by UUID, because CUDA and NVML may number them differently."""
     uuids = _nvml_uuids()
     usable = tuple(filter(None, uuids))

@@ -66,12 +66,12 @@ def absolute(uri: str, root: Path) -> str:
     return f"{SQLITE}{root.absolute() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
 
 
-def made(uri: str) -> bool:
+def store_exists(uri: str) -> bool:
     """Whether a store exists: a SQLite file is created on first use."""
     return not uri.startswith(SQLITE) or Path(uri.removeprefix(SQLITE)).is_file()
 
 
-def shown(text: str) -> str:
+def without_credentials(text: str) -> str:
     """An address, or a text with addresses in it, with users and passwords removed: safe to store or show.
 
     As always in an address, a ``/`` in a password must be written ``%2F``.
@@ -81,7 +81,7 @@ def shown(text: str) -> str:
 
 def named(uri: str, experiment: str) -> str:
     """A name for an experiment of a store, without passwords."""
-    return hashlib.sha256(f"{shown(uri)} {experiment}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{without_credentials(uri)} {experiment}".encode()).hexdigest()[:12]
 
 
 def experiment(client: Any, uri: str, name: str, note: str = "") -> tuple[str, dict[str, str]]:
@@ -95,7 +95,7 @@ def experiment(client: Any, uri: str, name: str, note: str = "") -> tuple[str, d
         tags = KIND | ({PLACE_TAG: place} if place else {}) | ({NOTE: note} if note else {})
         return client.create_experiment(name, place, tags), tags
     if existing.lifecycle_stage == "deleted":
-        uri = shown(uri)
+        uri = without_credentials(uri)
         raise UserError(
             f"MLflow at {uri}: somebody has deleted the experiment {name}; `MLFLOW_TRACKING_URI={uri} "
             f"mlflow experiments restore --experiment-id {existing.experiment_id}` restores it and its runs"
@@ -127,7 +127,7 @@ def follow(uri: str) -> None:
 
 
 @contextlib.contextmanager
-def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Iterator[None]:
+def exclusive(uri: str, create: Callable[[str, str], object] | None = None) -> Iterator[None]:
     """One process at a time opens a SQLite file: two that create its tables at once fail, despite MLflow's lock.
 
     A file that has been moved is adapted to its new place. A missing one is made by ``create``, which gets its address
@@ -139,7 +139,7 @@ def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Itera
         return
     with locked(Path(uri.removeprefix(SQLITE) + ".lock")):
         place = artifacts_of(uri)
-        if create and place and not made(uri):
+        if create and place and not store_exists(uri):
             database = Path(uri.removeprefix(SQLITE))
             new = database.with_name(f"{database.name}.new")
             for left in database.parent.glob(f"{new.name}*"):  # with SQLite's journal

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from plm_core.shared.files import taken
+from plm_core.shared.files import try_lock
 from plm_core.shared.paths import JOURNALS
 
 JOURNAL_TAG = "plm.journal"
@@ -43,7 +43,7 @@ class Journal:
         path = folder / f"{milliseconds()}-{kind}-{secrets.token_hex(4)}.jsonl"
         # It gets its name once it is locked, because an unlocked journal is that of a run which has ended.
         made = cls(path.with_suffix(".new"), os.O_CREAT | os.O_EXCL)
-        taken(made._descriptor)
+        try_lock(made._descriptor)
         made.path = made.path.rename(path)
         return made
 
@@ -51,7 +51,7 @@ class Journal:
     def existing(cls, path: Path) -> Self | None:
         """A journal that is to be continued; None if another process writes it. Raises OSError."""
         journal = cls(path)
-        if not taken(journal._descriptor):
+        if not try_lock(journal._descriptor):
             journal.close()
             return None
         # An unfinished last line would damage the next one.
@@ -73,20 +73,20 @@ class Journal:
         self._descriptor = -1
 
 
-def opened(name: str, store: str | None, tags: Mapping[str, str], **content: object) -> dict[str, object]:
+def begin_message(name: str, store: str | None, tags: Mapping[str, str], **content: object) -> dict[str, object]:
     """The message that a run has begun, or continues; ``store`` names the MLflow that it is meant for. The ``content``
     is its ``params``, ``inputs``, ``parent`` and ``training``, as in ``tracked``."""
     begun = {"name": name, "store": store, "tags": tags, "start_time": milliseconds(), "params": {}, "inputs": {}}
     return {"kind": "open", **begun, **content}
 
 
-def measured(metrics: Mapping[str, float], step: int) -> dict[str, object]:
+def points_message(metrics: Mapping[str, float], step: int) -> dict[str, object]:
     """The message with points of now."""
     now = milliseconds()
     return {"kind": "metrics", "points": [(name, float(value), now, step) for name, value in metrics.items()]}
 
 
-def ended(status: str) -> dict[str, object]:
+def end_message(status: str) -> dict[str, object]:
     """The message that a run has ended as FINISHED, FAILED or KILLED."""
     return {"kind": "end", "status": status, "time": milliseconds()}
 
@@ -98,10 +98,10 @@ def messages(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]
         file.seek(offset)
         while (line := file.readline()).endswith(b"\n"):
             offset += len(line)
-            yield parsed(line), offset
+            yield parse_message(line), offset
 
 
-def parsed(line: bytes | str) -> dict[str, Any]:
+def parse_message(line: bytes | str) -> dict[str, Any]:
     """The message on a line, of kind ``damaged`` if it cannot be read."""
     with contextlib.suppress(ValueError, RecursionError):
         if isinstance(message := json.loads(line), dict) and isinstance(message.get("kind"), str):
@@ -109,13 +109,13 @@ def parsed(line: bytes | str) -> dict[str, Any]:
     return {"kind": "damaged"}
 
 
-def opening(path: Path) -> dict[str, Any]:
+def first_message(path: Path) -> dict[str, Any]:
     """The first message; empty if it cannot be read. Raises OSError."""
     first, _ = next(messages(path), ({}, 0))
     return first if first.get("kind") == "open" else {}
 
 
-def ending(path: Path) -> tuple[str | None, bool]:
+def end_status(path: Path) -> tuple[str | None, bool]:
     """The status that a run ended with, None if none was written, and whether MLflow has all of it. Raises OSError."""
     status = None
     message: dict[str, Any] = {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from plm_core.corpus.document import read_documents
-from plm_core.text.token_store import Index, TokenStore, write_store, write_tokens
+from plm_core.text.token_store import StoreIndex, TokenStore, write_store, write_tokens
 from plm_core.text.tokenizer_kinds import open_tokenizer
 from plm_core.text.tokenizers import Tokenizer
 
@@ -19,7 +19,7 @@ def encode_part(work: tuple[Path, slice, Path], folder: Path) -> None:
     write_store(folder / STORE, named, open_tokenizer(tokenizer))
 
 
-def join_parts(folder: Path, parts: Iterable[Path], tokenizer: Tokenizer) -> Index:
+def join_parts(folder: Path, parts: Iterable[Path], tokenizer: Tokenizer) -> StoreIndex:
     """Join the results of ``encode_part`` into one store, with the bytes that ``write_store`` would write."""
     stores = (TokenStore(part / STORE) for part in parts)
     documents = (

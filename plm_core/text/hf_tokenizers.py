@@ -54,7 +54,7 @@ class LibraryTokenizer(Tokenizer):
     def __init__(self, path: Path, data: bytes) -> None:
         """UserError if the file is not one that this project writes for this kind."""
         super().__init__(path, data)
-        content = parsed(path, data)
+        content = parse_tokenizer_json(path, data)
         vocab = content["model"].get("vocab")
         if not isinstance(vocab, dict) or list(vocab.values()) != list(range(len(vocab))):
             raise UserError(f"{path}: model.vocab: expected pieces with the ids 0, 1, 2, ... in this order")
@@ -86,7 +86,7 @@ class LibraryTokenizer(Tokenizer):
         return [fast([text])[0].ids for text in texts]
 
 
-def parsed(path: Path, data: bytes) -> dict[str, Any]:
+def parse_tokenizer_json(path: Path, data: bytes) -> dict[str, Any]:
     """A ``tokenizer.json``, whose ``model.type`` is text; UserError if it is none."""
     try:
         content = json.loads(data)
@@ -105,7 +105,7 @@ def byte_ends(text: str) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF))])
 
 
-def written(content: dict[str, Any]) -> bytes:
+def to_bytes(content: dict[str, Any]) -> bytes:
     """The file's bytes."""
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
@@ -126,7 +126,7 @@ def bpe(tokens: Iterable[str], merges: Iterable[Sequence[str]], unknown: str | N
     }
 
 
-def learned(
+def learn_pieces(
     tokenizer: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str], config: TokenizerConfig
 ) -> tuple[list[str], list[list[str]]]:
     """The tokens and merges that a trainer of the library makes of texts; it holds words and their counts, few texts.
@@ -228,8 +228,8 @@ def train_wordpiece(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     library = tokenizers.Tokenizer(models.WordPiece(unk_token=PIECES[UNK]))
     library.normalizer = normalizer
     library.pre_tokenizer = cut
-    tokens, _ = learned(library, trainer, texts, config)
-    return written(_wordpiece(tokens, config.lowercase))
+    tokens, _ = learn_pieces(library, trainer, texts, config)
+    return to_bytes(_wordpiece(tokens, config.lowercase))
 
 
 def _wordpiece(tokens: Sequence[str], lowercase: bool) -> dict[str, Any]:
@@ -268,7 +268,7 @@ FIRST = (*PIECES, *sorted(LETTERS))
 """The entries that begin every vocabulary, in the library's order of an alphabet."""
 
 
-def shown(spelled: bytes) -> str:
+def display_bytes(spelled: bytes) -> str:
     """The bytes of a token as ``Tokenizer.piece`` shows them."""
     try:
         return spelled.decode().replace(" ", WORD_BOUNDARY)
@@ -289,7 +289,7 @@ class ByteLevel(LibraryTokenizer):
         return b"".join(self._bytes[i] for i in ids if i >= len(PIECES)).decode(errors="replace")
 
     def piece(self, token: int) -> str:
-        return PIECES[token] if token < len(PIECES) else shown(self._bytes[token])
+        return PIECES[token] if token < len(PIECES) else display_bytes(self._bytes[token])
 
     def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
         """Every entry after the first ones is made of a pair of earlier entries."""
@@ -321,7 +321,7 @@ def train_bytelevel(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     )
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return written(_bytelevel(*learned(library, trainer, texts, config)))
+    return to_bytes(_bytelevel(*learn_pieces(library, trainer, texts, config)))
 
 
 def _bytelevel(tokens: Sequence[str], merges: Sequence[Sequence[str]]) -> dict[str, Any]:

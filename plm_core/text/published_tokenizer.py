@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from plm_core.config import UserError
-from plm_core.text.hf_tokenizers import BYTES, byte_ends, shown, written
+from plm_core.text.hf_tokenizers import BYTES, byte_ends, display_bytes, to_bytes
 from plm_core.text.tokenizers import PIECES, PUBLISHED_FILE, UNK, Spelling, Tokenizer
 
 KEY = "published"
@@ -34,12 +34,12 @@ class Published(Tokenizer):
     kind = "published"
 
     def __init__(self, path: Path, data: bytes) -> None:
-        """UserError if it is not a file of ``wrapped``."""
+        """UserError if it is not a file of ``wrap_published``."""
         super().__init__(path, data)
         try:
             own = json.loads(data)[KEY]
             content = base64.b64decode(own["content"]) if own["base64"] else own["content"].encode()
-            self.library = opened(own["file"], content)
+            self.library = open_library_tokenizer(own["file"], content)
             given = [None if token is None else int(token) for token in own["special"]]
             rows = int(own["rows"])
             self.starts = (*map(str, own.get("extends", [])), self.sha256)
@@ -145,7 +145,7 @@ class _Library:
             return f"<unused {token}>"
         if not self.byte_level or not {*piece} <= BYTES.keys():
             return piece
-        return shown(bytes(map(BYTES.__getitem__, piece)))
+        return display_bytes(bytes(map(BYTES.__getitem__, piece)))
 
 
 class _Pieces:
@@ -179,7 +179,7 @@ class _Pieces:
         return self.model.id_to_piece(token) if token < len(self.model) else f"<unused {token}>"
 
 
-def opened(name: str, content: bytes) -> _Library | _Pieces:
+def open_library_tokenizer(name: str, content: bytes) -> _Library | _Pieces:
     """The library's own tokenizer of a published file; UserError if the library does not read it."""
     return _Library(content.decode()) if name.endswith(".json") else _Pieces(content)
 
@@ -195,7 +195,7 @@ def _refusing(message: str) -> Iterator[None]:
         raise UserError(f"{message} ({error})") from error
 
 
-def of_words(vocabulary: Path, config: Mapping[str, Any]) -> bytes:
+def json_from_vocab_txt(vocabulary: Path, config: Mapping[str, Any]) -> bytes:
     """The ``tokenizer.json`` of BERT's ``vocab.txt``; ``config`` is ``tokenizer_config.json``."""
     with _refusing(f"{vocabulary}: not a vocabulary"):
         library = tokenizers.Tokenizer(models.WordPiece.from_file(str(vocabulary), unk_token="[UNK]"))
@@ -209,7 +209,7 @@ def of_words(vocabulary: Path, config: Mapping[str, Any]) -> bytes:
     return library.to_str().encode()
 
 
-def of_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> bytes:
+def json_from_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> bytes:
     """The ``tokenizer.json`` of GPT-2's ``vocab.json`` and ``merges.txt``; ``config`` is ``tokenizer_config.json``."""
     with _refusing(f"{vocabulary}: not a vocabulary, or {merges.name} are not its merges"):
         library = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
@@ -218,7 +218,7 @@ def of_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> byte
     return library.to_str().encode()
 
 
-def wrapped(name: str, content: bytes, special: Sequence[int | None], rows: int, **added: Any) -> bytes:
+def wrap_published(name: str, content: bytes, special: Sequence[int | None], rows: int, **added: Any) -> bytes:
     """The file of a published tokenizer.
 
     ``name`` and ``content`` are the published file: ``tokenizer.json``, or a sentencepiece model. ``special`` holds the
@@ -229,4 +229,4 @@ def wrapped(name: str, content: bytes, special: Sequence[int | None], rows: int,
     binary = not name.endswith(".json")
     own: dict[str, Any] = {"file": name, "base64": binary, "special": list(special), "rows": rows} | added
     own["content"] = base64.b64encode(content).decode() if binary else content.decode()
-    return written({KEY: own})
+    return to_bytes({KEY: own})

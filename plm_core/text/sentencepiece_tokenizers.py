@@ -13,7 +13,7 @@ from typing import Any
 import sentencepiece
 
 from plm_core.config import UserError
-from plm_core.corpus.normalize import WORD_BOUNDARY, cut, normalize
+from plm_core.corpus.normalize import WORD_BOUNDARY, normalize, split_text
 from plm_core.text.tokenizers import (
     BOS,
     BYTES_AND_SPECIALS,
@@ -133,7 +133,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
 
 def _trained(texts: Iterable[str], config: TokenizerConfig, **more: Any) -> bytes:
     whole = (line for text in texts for line in normalize(text).replace(UNKNOWN, "\n").split("\n") if line.strip())
-    lines = (part for line in whole for part in cut(line, LONGEST_LINE))
+    lines = (part for line in whole for part in split_text(line, LONGEST_LINE))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -27,7 +27,7 @@ DOCUMENTS_AT_ONCE = 256
 
 
 @section
-class Index:
+class StoreIndex:
     """``index.json``."""
 
     dtype: str
@@ -48,7 +48,7 @@ class Index:
 
 def write_store(
     folder: Path, documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, shard_tokens: int = 1 << 27
-) -> Index:
+) -> StoreIndex:
     """Encode ``(id, text)`` pairs into a token store; the folder appears whole or not at all."""
 
     def encoded(documents: Iterator[tuple[str, str]]) -> Iterator[tuple[str, int, np.ndarray]]:
@@ -66,7 +66,7 @@ def write_tokens(
     vocab_size: int,
     tokenizer_sha256: str,
     shard_tokens: int = 1 << 27,
-) -> Index:
+) -> StoreIndex:
     """Write ``(id, bytes of UTF-8, tokens without EOS)`` as a token store; the folder appears whole or not at all."""
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     shards: list[int] = []
@@ -87,7 +87,7 @@ def write_tokens(
         files.close()
         for name, column in (("offsets", offsets), ("bytes", lengths), ("ids", ids_end)):
             np.save(temporary / f"{name}.npy", np.asarray(column, dtype=np.int64))
-        index = Index(dtype, vocab_size, tokenizer_sha256, len(lengths), offsets[-1], shards, FORMAT)
+        index = StoreIndex(dtype, vocab_size, tokenizer_sha256, len(lengths), offsets[-1], shards, FORMAT)
         (temporary / "index.json").write_text(json.dumps(asdict(index), indent=2), encoding="utf-8")
     return index
 
@@ -99,7 +99,7 @@ class TokenStore:
         """Open and verify a store; UserError if it is missing, damaged, or of another format."""
         verify_checksums(folder)
         self.folder = folder
-        self.index = from_json(Index, folder / "index.json")
+        self.index = from_json(StoreIndex, folder / "index.json")
         if self.index.format != FORMAT:
             raise UserError(
                 f"{folder}/index.json.format: found {self.index.format}; expected {FORMAT}: run `dvc repro pack`"

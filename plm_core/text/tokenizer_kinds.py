@@ -35,9 +35,9 @@ def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
         from plm_core.text.published_tokenizer import Published
 
         return Published(path, data)
-    from plm_core.text.hf_tokenizers import ByteLevel, WordPiece, parsed
+    from plm_core.text.hf_tokenizers import ByteLevel, WordPiece, parse_tokenizer_json
 
-    kind = WordPiece if parsed(path, data)["model"]["type"] == "WordPiece" else ByteLevel
+    kind = WordPiece if parse_tokenizer_json(path, data)["model"]["type"] == "WordPiece" else ByteLevel
     return kind(path, data)
 
 

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from plm_core.corpus.normalize import normalize
 from plm_core.text.hf_tokenizers import MIN_FREQUENCY
-from plm_core.text.published_tokenizer import Published, wrapped
+from plm_core.text.published_tokenizer import Published, wrap_published
 from plm_core.text.tokenizers import JSON_FILE, Tokenizer
 
 FIRST = 0x10000
 """The character that stands for the first piece when merges are learned; from here on none is a space."""
 
 
-def extended(base: Tokenizer, texts: Iterable[str], count: int) -> bytes:
+def extend_tokenizer(base: Tokenizer, texts: Iterable[str], count: int) -> bytes:
     """The file of a tokenizer with ``count`` more pieces, learned from texts; equal input gives equal bytes.
 
     Raises:
@@ -65,7 +65,7 @@ def extended(base: Tokenizer, texts: Iterable[str], count: int) -> bytes:
     parts = [base.ours[ids].tolist() for _, ids, _ in added[:count]]
     data = json.dumps(content, ensure_ascii=False).encode()
     rows = len(base.ours) + count
-    return wrapped(base.name, data, base.special, rows, extends=base.starts, parts=base.parts + parts)
+    return wrap_published(base.name, data, base.special, rows, extends=base.starts, parts=base.parts + parts)
 
 
 def _require_characters(base: Published, model: Mapping[str, Any], special: set[str]) -> None:
@@ -100,7 +100,7 @@ def _merges(
             yield left + right, parts[0] + parts[1], [left, right]
 
 
-def grown(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], tokenizer: Tokenizer) -> dict[str, Tensor]:
+def grow_weights(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], tokenizer: Tokenizer) -> dict[str, Tensor]:
     """A start's weights in the shapes of ``like``: a piece that it lacks gets the mean of the rows of its parts."""
 
     def filled(tensor: Tensor, rows: int) -> Tensor:

@@ -84,7 +84,7 @@ def unknown_rate(encoded: Iterable[np.ndarray]) -> float:
     return unknown / max(1, count)
 
 
-def telling_words(texts: Iterable[str], most: int = 8) -> list[str]:
+def comparison_words(texts: Iterable[str], most: int = 8) -> list[str]:
     """Words by which tokenizers can be told apart: the longest of a text, and as many that occur in it only once.
 
     Words are runs of at most ``LONGEST`` letters; those that occur once are taken at equal distances of their
@@ -105,7 +105,7 @@ def costly_words(tokenizer: Tokenizer, texts: Iterable[str], most: int = 8) -> l
     return [(word, counts[word]) for word in sorted(costs, key=lambda word: (-costs[word], word))[:most]]
 
 
-def split(tokenizer: Tokenizer, word: str) -> str:
+def split_word(tokenizer: Tokenizer, word: str) -> str:
     """The pieces of a word within a sentence, for people to read: ``▁ap propri ation``."""
     return " ".join(tokenizer.piece(token) for token in tokenizer.encode(f" {word}"))
 

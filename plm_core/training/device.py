@@ -16,7 +16,7 @@ import torch.utils.deterministic
 from torch import Tensor
 
 from plm_core.config import UserError
-from plm_core.shared.environment import cores, number
+from plm_core.shared.environment import cores, number_from_environment
 from plm_core.shared.gpu_claims import CLAIMED
 
 
@@ -50,7 +50,7 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
             claimed.
     """
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", beside))
-    torch.set_num_threads(number("PLM_THREADS", "threads") or threads or max(1, cores() // beside))
+    torch.set_num_threads(number_from_environment("PLM_THREADS", "threads") or threads or max(1, cores() // beside))
     # The same flag as use_deterministic_algorithms(True), which would import the whole compiler (2 s) to set its own.
     torch.set_deterministic_debug_mode("error" if deterministic or not torch.cuda.is_available() else "default")
     # Every buffer is written before it is read; filling it first would only cost time.

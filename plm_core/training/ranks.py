@@ -154,16 +154,16 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def whole(weights: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+def gather_weights(weights: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
     """The weights on the host of the first process, sharded ones gathered one by one; every process must call it."""
     on_first = {}
     for name, tensor in weights.items():
-        gathered = full(tensor)
+        gathered = full_tensor(tensor)
         if ranks.first:
             on_first[name] = gathered.cpu()
     return on_first
 
 
-def full(tensor: Any) -> Tensor:
+def full_tensor(tensor: Any) -> Tensor:
     """The tensor, gathered if it is sharded; every process must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

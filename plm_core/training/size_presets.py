@@ -67,7 +67,7 @@ about other tasks."""
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SizeRecipe:
     """The settings that differ between times and architectures."""
 
     layers: int
@@ -82,27 +82,27 @@ class Recipe:
     """Steps."""
 
 
-TIMES: dict[str, dict[str, Recipe]] = {
+TIMES: dict[str, dict[str, SizeRecipe]] = {
     "5 core-minutes": {
-        "gpt": Recipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
-        "llama": Recipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
-        "bert": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1780, rate=4e-3),
-        "modernbert": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1520, rate=7e-3),
-        "xlnet": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1030, rate=8e-3),
+        "gpt": SizeRecipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
+        "llama": SizeRecipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
+        "bert": SizeRecipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1780, rate=4e-3),
+        "modernbert": SizeRecipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1520, rate=7e-3),
+        "xlnet": SizeRecipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1030, rate=8e-3),
     },
     "20 core-minutes": {
-        "gpt": Recipe(layers=2, heads=4, width=256, context=256, rows=32, steps=1880, rate=8e-3),
-        "llama": Recipe(layers=4, heads=4, width=192, context=256, rows=32, steps=1450, rate=9e-3),
-        "bert": Recipe(layers=2, heads=4, width=192, context=128, rows=64, steps=5000, rate=3e-3),
-        "modernbert": Recipe(layers=2, heads=4, width=192, context=128, rows=64, steps=4150, rate=5e-3),
-        "xlnet": Recipe(layers=2, heads=4, width=192, context=128, rows=64, steps=3050, rate=6e-3),
+        "gpt": SizeRecipe(layers=2, heads=4, width=256, context=256, rows=32, steps=1880, rate=8e-3),
+        "llama": SizeRecipe(layers=4, heads=4, width=192, context=256, rows=32, steps=1450, rate=9e-3),
+        "bert": SizeRecipe(layers=2, heads=4, width=192, context=128, rows=64, steps=5000, rate=3e-3),
+        "modernbert": SizeRecipe(layers=2, heads=4, width=192, context=128, rows=64, steps=4150, rate=5e-3),
+        "xlnet": SizeRecipe(layers=2, heads=4, width=192, context=128, rows=64, steps=3050, rate=6e-3),
     },
     "60 core-minutes": {
-        "gpt": Recipe(layers=4, heads=4, width=256, context=256, rows=32, steps=3250, rate=8e-3, warmup=200),
-        "llama": Recipe(layers=4, heads=4, width=256, context=256, rows=32, steps=3000, rate=8e-3, warmup=200),
-        "bert": Recipe(layers=2, heads=4, width=256, context=128, rows=64, steps=9440, rate=2.5e-3, warmup=200),
-        "modernbert": Recipe(layers=4, heads=4, width=192, context=128, rows=64, steps=8010, rate=4e-3, warmup=200),
-        "xlnet": Recipe(layers=2, heads=4, width=256, context=128, rows=64, steps=5760, rate=5e-3, warmup=200),
+        "gpt": SizeRecipe(layers=4, heads=4, width=256, context=256, rows=32, steps=3250, rate=8e-3, warmup=200),
+        "llama": SizeRecipe(layers=4, heads=4, width=256, context=256, rows=32, steps=3000, rate=8e-3, warmup=200),
+        "bert": SizeRecipe(layers=2, heads=4, width=256, context=128, rows=64, steps=9440, rate=2.5e-3, warmup=200),
+        "modernbert": SizeRecipe(layers=4, heads=4, width=192, context=128, rows=64, steps=8010, rate=4e-3, warmup=200),
+        "xlnet": SizeRecipe(layers=2, heads=4, width=256, context=128, rows=64, steps=5760, rate=5e-3, warmup=200),
     },
 }
 """Recipes by time and by architecture."""
@@ -208,13 +208,13 @@ def learning_rate(width: int) -> float:
     return RATE * RATE_WIDTH / width
 
 
-def rows(layers: int, width: int, context: int) -> int:
+def batch_rows(layers: int, width: int, context: int) -> int:
     """The rows of a batch, of ``context`` positions each: a power of two."""
     share = block_weights(layers, width) / TOKENS_WEIGHTS
     return max(LEAST_ROWS, 2 ** round(math.log2(TOKENS * share ** (1 / 3) / context)))
 
 
-def sized(section: Any, where: str) -> Any:
+def fill_in_size(section: Any, where: str) -> Any:
     """The section ``pretrain.<name>`` as it would be written without ``size``; unchanged if it has none.
 
     ``size`` is a time of ``TIMES``, a depth in layers, or the name of a preset; ``where`` is the section's dotted name.
@@ -284,7 +284,7 @@ def sized(section: Any, where: str) -> Any:
     rule: dict[str, Any] = {"learning_rate": learning_rate(width)}
     if type(steps := training.get("steps")) is int:  # anything else is refused elsewhere
         rule["warmup_steps"] = min(WARMUP, steps // WARMUP_SHARE)
-    training = {"batch": rows(layers, width, context)} | training | {"optimizer": rule | optimizer}
+    training = {"batch": batch_rows(layers, width, context)} | training | {"optimizer": rule | optimizer}
     return rest | {"model": model, "training": training}
 
 

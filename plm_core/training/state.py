@@ -37,14 +37,14 @@ class TrainState:
     def split(self, least: int) -> None:
         """Split this process's rows into at least this many equal micro-batches from now on."""
         parts = next(parts for parts in range(max(1, least), self.rows + 1) if self.rows % parts == 0)
-        whole = joined(self.carries)
+        whole = join_carries(self.carries)
         self.carries = [None] * parts if whole is None else list(zip(*(c.chunk(parts) for c in whole), strict=True))
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that change from step to step, by names that do not depend on the number of processes."""
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in self.optimizer.tensors().items()}
-        carry = enumerate(joined(self.carries) or ())
+        carry = enumerate(join_carries(self.carries) or ())
         return tensors | {f"carry.{i}": self._ranks.sharded(tensor) for i, tensor in carry}
 
     def state_dict(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class RunState:
         self.state.carries = [None] * max(parts, len(self.state.carries))
 
 
-def joined(carries: list[Carry | None]) -> Carry | None:
+def join_carries(carries: list[Carry | None]) -> Carry | None:
     """The carries of all micro-batches as one: copies, because a snapshot cannot be made of a part of a storage."""
     if carries[0] is None:
         return None

@@ -15,8 +15,8 @@ from plm_core.training.callbacks.loss_metrics import StepResult
 from plm_core.training.callbacks.speed_monitor import SpeedMonitor
 from plm_core.training.device import Device
 from plm_core.training.parallelize import ParallelLoss
-from plm_core.training.ranks import Ranks, Unfit, full
-from plm_core.training.state import TrainState, joined
+from plm_core.training.ranks import Ranks, Unfit, full_tensor
+from plm_core.training.state import TrainState, join_carries
 from plm_core.training.training_config import LoopConfig
 
 Seeds = Callable[[int], int]
@@ -64,7 +64,7 @@ class TrainStep:
             self._clear()
 
         # The update, unless its gradient is an anomaly. With sharded weights the norm is gathered from all shards.
-        norm = full(nn.utils.clip_grad_norm_(state.model.parameters(), self.config.optimizer.clip_norm))
+        norm = full_tensor(nn.utils.clip_grad_norm_(state.model.parameters(), self.config.optimizer.clip_norm))
         wrong = self.anomalies.before_update(nll, norm, num_targets)
         if wrong is None:
             state.optimizer.step(rate, state.step)
@@ -136,7 +136,7 @@ class TrainStep:
         if shared:
             dist.all_reduce(nll)
             dist.all_reduce(num_targets)
-        return Loss(nll, num_targets, joined([loss.carry for loss in losses]))
+        return Loss(nll, num_targets, join_carries([loss.carry for loss in losses]))
 
     def rehearse(self, state: TrainState, batch: Batch) -> None:
         """Dry run: split the rows until one micro-batch fits on every process; no weight changes."""

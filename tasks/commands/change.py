@@ -7,7 +7,7 @@ import json
 
 from plm_core.shared.files import atomic_text
 from tasks.parameters import stage_parameters
-from tasks.parameters.editing import edited
+from tasks.parameters.editing import edit_text
 from tasks.parameters.stage_parameters import PARAMS
 from tasks.runtime.stage import main
 
@@ -18,8 +18,8 @@ def change(values: str) -> None:
     Raises:
         UserError: the section of a name does not exist.
     """
-    others = {name: value for name, value in json.loads(values).items() if not stage_parameters.says(name, value)}
-    atomic_text(PARAMS, edited(PARAMS.read_text(encoding="utf-8"), others))
+    others = {name: value for name, value in json.loads(values).items() if not stage_parameters.has_value(name, value)}
+    atomic_text(PARAMS, edit_text(PARAMS.read_text(encoding="utf-8"), others))
 
 
 if __name__ == "__main__":

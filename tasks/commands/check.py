@@ -61,7 +61,9 @@ def problems() -> list[str]:
     names: dict[str, list[str]] = {key: [] for key in ("sources", "examples", "pairs", "tokenizers", "finetune.tasks")}
     for name in names:
         with tried():
-            names[name] = (stage_parameters.names if name == "finetune.tasks" else stage_parameters.section_names)(name)
+            names[name] = (stage_parameters.name_list if name == "finetune.tasks" else stage_parameters.section_names)(
+                name
+            )
     models: dict[str, str] = {}
     with tried():
         models = stage_parameters.models()
@@ -70,7 +72,7 @@ def problems() -> list[str]:
         with tried():
             sections[name] = stage_parameters.section(name, cls)
     with tried():
-        stage_parameters.without("promotion", "registered_model", GateRules)
+        stage_parameters.without_parameter("promotion", "registered_model", GateRules)
 
     # The text, and what is made of it.
     for name in names["sources"]:
@@ -150,7 +152,7 @@ def problems() -> list[str]:
 def _require(path: str) -> None:
     """Raise UserError for an input that does not exist and that no stage writes."""
     if not Path(path).is_relative_to(paths.ARTIFACTS) and not Path(path).exists():
-        raise stage_parameters.missing(Path(path))
+        raise stage_parameters.missing_input(Path(path))
 
 
 if __name__ == "__main__":

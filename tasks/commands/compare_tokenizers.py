@@ -17,12 +17,12 @@ from rich.table import Column, Table
 from typer import Argument, Option
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.document import Texts, some_of
+from plm_core.corpus.document import Texts, sample_row_groups
 from plm_core.shared import paths
 from plm_core.shared.options import TOKENIZERS
 from plm_core.text.tokenizer_kinds import open_tokenizer, read_tokenizer, train_tokenizer
 from plm_core.text.tokenizers import TokenizerConfig
-from plm_core.text.vocabulary_quality import RARE, SAMPLE, costly_words, measure, sample, split, telling_words
+from plm_core.text.vocabulary_quality import RARE, SAMPLE, comparison_words, costly_words, measure, sample, split_word
 from tasks.parameters import stage_parameters
 from tasks.runtime.stage import main
 
@@ -60,20 +60,25 @@ def compare(
         raise UserError(f"tokenizer compare: --kind {unknown[0]}; expected {', '.join(TOKENIZERS)}")
     given = stage_parameters.section(f"tokenizers.{stage_parameters.tokenizer_of('')}", TokenizerConfig)
     whole, unread = (
-        Texts(some_of(paths.CORPUS / f"{split}.parquet", given.learned_bytes)[0]) for split in ("train", "valid")
+        Texts(sample_row_groups(paths.CORPUS / f"{split}.parquet", given.learned_bytes)[0])
+        for split in ("train", "valid")
     )
     unseen = sample(unread)
     if not any(text.split() for text in unseen):
         raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no words; expected held-out text")
     texts = whole if most is None else sample(whole, most)
-    words = telling_words(unseen)
+    words = comparison_words(unseen)
     seen = sample(whole)
     rows = []
     for tokenizer in map(open_tokenizer, made or ()):
         row: dict[str, Any] = {"kind": tokenizer.path.parent.name, "vocab_size": tokenizer.vocab_size}
-        row |= asdict(measure(tokenizer, seen, unseen)) | {"splits": {word: split(tokenizer, word) for word in words}}
+        row |= asdict(measure(tokenizer, seen, unseen)) | {
+            "splits": {word: split_word(tokenizer, word) for word in words}
+        }
         costly = costly_words(tokenizer, seen)
-        row["costly"] = [{"word": word, "times": times, "pieces": split(tokenizer, word)} for word, times in costly]
+        row["costly"] = [
+            {"word": word, "times": times, "pieces": split_word(tokenizer, word)} for word, times in costly
+        ]
         rows.append(row)
     for name, size in product(kind or TOKENIZERS, sizes or ()):
         section = {"kind": name, "vocab_size": size, "lowercase": lowercase and name == "wordpiece"}
@@ -87,7 +92,7 @@ def compare(
         else:
             row["training_seconds"] = round(time.perf_counter() - start, 2)
             row |= asdict(measure(tokenizer, seen, unseen))
-            row["splits"] = {word: split(tokenizer, word) for word in words}
+            row["splits"] = {word: split_word(tokenizer, word) for word in words}
         rows.append(row)
         print(f"{name}, {size}: {row.get('refused', 'done')}", file=sys.stderr, flush=True)
     if as_json:

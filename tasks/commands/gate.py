@@ -41,7 +41,9 @@ def judge(
     Raises:
         UserError: a parameter or the evidence cannot be used.
     """
-    rules = stage_parameters.without("promotion", "registered_model", GateRules).for_evidence(challenger, champion)
+    rules = stage_parameters.without_parameter("promotion", "registered_model", GateRules).for_evidence(
+        challenger, champion
+    )
     evidence = read_evidence(challenger, rules)
     other = read_evidence(champion, rules, partial=True) if champion else None
     decision = decide(evidence, other, rules, earlier_challengers=earlier_challengers)

@@ -19,19 +19,19 @@ from typer import Argument, Option
 
 from plm_core.benchmarks.pair_sets import ENGLISH
 from plm_core.config import UserError, from_dict
-from plm_core.configs.architectures import differing, shape
+from plm_core.configs.architectures import differing_sizes, shape
 from plm_core.configs.checkpoint_description import read_description
 from plm_core.corpus.cleaning import CleanConfig
 from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.sources.folder_source import Folder
-from plm_core.corpus.survey import Surveyed, joined, survey, surveyed
+from plm_core.corpus.survey import Surveyed, join_surveys, survey, survey_files
 from plm_core.interchange.published_models import imported, section_of, tokenizer_of
 from plm_core.objectives import build_objective
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_text
-from plm_core.training.size_presets import OBJECTIVES, TIMES, block_weights, operations, sized
+from plm_core.training.size_presets import OBJECTIVES, TIMES, block_weights, fill_in_size, operations
 from tasks.parameters import stage_parameters
-from tasks.parameters.editing import edited
+from tasks.parameters.editing import edit_text
 from tasks.runtime.stage import main
 
 FEWEST = 20
@@ -103,9 +103,9 @@ def init(
             source = from_dict(Folder, given, f"sources.{name}")
             if Path(source.input).resolve() == folder.resolve():
                 raise UserError(f"sources.{name}: reads {folder} already; expected a folder that is no source yet")
-            kept.append(surveyed(source, source.files()))
+            kept.append(survey_files(source, source.files()))
     sources = survey(folder)
-    if (count := joined([*sources, *kept]).documents) < FEWEST:
+    if (count := join_surveys([*sources, *kept]).documents) < FEWEST:
         raise UserError(
             f"{folder}: holds {count} documents; expected at least {FEWEST}: add some (a .txt is one document, unless "
             "`split` of its source divides it by lines or blank lines, and it has many)"
@@ -122,8 +122,8 @@ def init(
 
     # What would change.
     before = stage_parameters.PARAMS.read_text(encoding="utf-8")
-    changes = proposed(folder, sources, kept, add)
-    after = edited(before, started(start, changes, add) if start else changes)
+    changes = propose(folder, sources, kept, add)
+    after = edit_text(before, propose_start(start, changes, add) if start else changes)
     name = str(stage_parameters.PARAMS)
     print(*difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""), sep="\n")
     if not (agreed or dry_run):
@@ -138,11 +138,11 @@ def init(
     print(f"{name}: written. Next: `plm run` (how long it takes depends on `training.steps`)")
 
 
-def proposed(
+def propose(
     folder: Path, folders: Sequence[Surveyed], kept: Sequence[Surveyed] = (), add: bool = False
 ) -> dict[str, Any]:
     """The parameters to change, by dotted name, for what the folder holds and the sources that are kept beside it."""
-    whole = joined([*folders, *kept])
+    whole = join_surveys([*folders, *kept])
 
     # The sources, without what is the default.
     base = re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine"
@@ -209,7 +209,7 @@ def proposed(
     return {name: value for name, value in changes.items() if _value(name) != value}
 
 
-def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[str, Any]:
+def propose_start(address: str, changes: dict[str, Any], add: bool = False) -> dict[str, Any]:
     """The parameters for going on from a published model, which is imported unless it is there already.
 
     ``changes`` are those for the text. Three models are judged: the published one as it is, carried on, and one of its
@@ -225,7 +225,7 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
     section = section_of(target)
     section["objective"] = OBJECTIVES.get(section["architecture"], {"name": described.objective})
     whole = shape(described.architecture, described.model, str(target))
-    short = whole.context > LONGEST and not differing(replace(whole, context=LONGEST), whole)
+    short = whole.context > LONGEST and not differing_sizes(replace(whole, context=LONGEST), whole)
     if short:
         section["model"]["context"] = LONGEST
     models = {
@@ -233,7 +233,7 @@ def started(address: str, changes: dict[str, Any], add: bool = False) -> dict[st
         name: section | {"size": SIZE, "training": {"seed": 1}},
     }
     if section["architecture"] in TIMES[SIZE]:
-        models[f"{name}-scratch"] = _from_scratch(section, sized(models[name], name), whole.vocab_size)
+        models[f"{name}-scratch"] = _from_scratch(section, fill_in_size(models[name], name), whole.vocab_size)
 
     # Of the changes for the text, those of models and tokenizers that are not trained any more fall away.
     kept = {key: value for key, value in changes.items() if add or not key.startswith(("pretrain.", "tokenizers."))}
@@ -253,7 +253,7 @@ def _from_scratch(section: dict[str, Any], carried_on: dict[str, Any], vocab_siz
     scratch = {key: section[key] for key in ("architecture", "objective")}
     scratch |= {"size": SIZE, "training": {"seed": 1}}
     # A size's minutes are those of a small vocabulary.
-    times = SMALL * operations(carried_on, vocab_size) / operations(sized(scratch, "scratch"), vocab_size)
+    times = SMALL * operations(carried_on, vocab_size) / operations(fill_in_size(scratch, "scratch"), vocab_size)
     steps = max(FEWEST_STEPS, int(carried_on["training"]["steps"] * times) // 10 * 10)
     return scratch | {"training": {"seed": 1, "steps": steps}}
 

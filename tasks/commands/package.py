@@ -69,7 +69,7 @@ def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, st
     # Not at the top of the file: trying a version must not load the checkout's packages.
     import plm_core
     from tasks.reporting.version_facts import facts as described
-    from tasks.tracking.mlflow_run import datasets, flat
+    from tasks.tracking.mlflow_run import datasets, flatten
 
     folder = Path(checkpoint)
     files = [Path(file) for file in evidence]
@@ -82,7 +82,7 @@ def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, st
         for place, path in facts.files.items():
             mlflow.log_artifact(str(path), place)
         for name, section in facts.params.items():  # one after the other: MLflow takes at most 100 parameters at once
-            mlflow.log_params(dict(flat({name: section})))
+            mlflow.log_params(dict(flatten({name: section})))
         mlflow.MlflowClient().log_inputs(run.info.run_id, datasets(facts.data))
         info = mlflow.pyfunc.log_model(
             name=folder.name,

@@ -70,7 +70,7 @@ class CheckpointModel(PythonModel):
         """
         from plm_core.configs.stage_configs import LikelihoodConfig
         from plm_core.evaluation.likelihood import named, scorer_of
-        from plm_core.evaluation.likelihood.document_scores import tokenized, total
+        from plm_core.evaluation.likelihood.document_scores import sum_scores, tokenized
         from plm_core.generation import SamplingConfig, generate
         from plm_core.objectives import OBJECTIVES
 
@@ -101,7 +101,7 @@ class CheckpointModel(PythonModel):
             {
                 "text": texts,
                 "continuation": ["" if silent else generate(self.loaded, text, sampling) for text in texts],
-                "likelihood": [total([score]).bits_per_byte for score in scores],
+                "likelihood": [sum_scores([score]).bits_per_byte for score in scores],
                 "quantity": named(objective.likelihood.name, self.loaded.tokenizer),
             }
         )

@@ -12,7 +12,7 @@ from typing import Any
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_text
 from plm_core.templates import render
-from tasks.reporting.html_page import drawn, page, plotting
+from tasks.reporting.html_page import figure_svg, page, plotting
 from tasks.runtime.stage import main
 
 FEWEST = 2
@@ -25,17 +25,17 @@ def write(folder: Path) -> None:
     metric = result["metric"]
     sign = 1 if result["direction"] == "lower" else -1
     complete = sorted((t for t in result["trials"] if t["state"] == "complete"), key=lambda t: sign * t["value"])
-    best = front(complete, sign)
+    best = pareto_front(complete, sign)
     figures = {}
     if len(complete) >= FEWEST:
-        figures = of_study(folder, metric)
+        figures = study_plots(folder, metric)
         figure, axes = plotting().subplots(figsize=(9, 4), layout="constrained")
         for trial in complete:
             place = (trial["seconds"], trial["value"])
             axes.plot(*place, "o", color="#c0392b" if trial["number"] in best else "#3b78b5")
             axes.annotate(trial["number"], place, xytext=(4, 4), textcoords="offset points")
         axes.set(xlabel="seconds per trial", ylabel=metric)
-        figures["front.svg"] = drawn(figure)
+        figures["front.svg"] = figure_svg(figure)
     text = render(
         "tasks/reporting/templates/sweep.md.j2",
         sweep=result,
@@ -49,7 +49,7 @@ def write(folder: Path) -> None:
     atomic_text(folder / "sweep.html", page("tasks/reporting/templates/sweep.html.j2", text, figures))
 
 
-def front(trials: Sequence[Mapping[str, Any]], sign: int) -> list[int]:
+def pareto_front(trials: Sequence[Mapping[str, Any]], sign: int) -> list[int]:
     """The numbers of the trials, best first, that no other one beats in both the metric and the time."""
     kept: list[int] = []
     quickest = float("inf")
@@ -60,7 +60,7 @@ def front(trials: Sequence[Mapping[str, Any]], sign: int) -> list[int]:
     return kept
 
 
-def of_study(folder: Path, metric: str) -> dict[str, str]:
+def study_plots(folder: Path, metric: str) -> dict[str, str]:
     """Pictures of the study, as SVG by file name: the values of all trials, and how important each parameter is
     (fANOVA: Hutter et al. 2014)."""
     pyplot = plotting()
@@ -78,13 +78,13 @@ def of_study(folder: Path, metric: str) -> dict[str, str]:
         figure = pyplot.gcf()
         figure.set_size_inches(9, 4)
         figure.subplots_adjust(bottom=0.3)
-        parallel = drawn(figure)
+        parallel = figure_svg(figure)
     importances = optuna.importance.get_param_importances(study)
     bars, axes = pyplot.subplots(figsize=(9, 1 + 0.4 * len(importances)), layout="constrained")
     axes.barh([*importances], [*importances.values()])
     axes.invert_yaxis()
     axes.set(xlabel=f"share of the variance of {metric}")
-    return {"parallel.svg": parallel, "importance.svg": drawn(bars)}
+    return {"parallel.svg": parallel, "importance.svg": figure_svg(bars)}
 
 
 if __name__ == "__main__":

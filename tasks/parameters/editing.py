@@ -13,7 +13,7 @@ from plm_core.config import UserError
 from plm_core.shared.params_file import PARAMS, parsed
 
 
-def edited(text: str, changes: Mapping[str, Any]) -> str:
+def edit_text(text: str, changes: Mapping[str, Any]) -> str:
     """The text of a parameter file with new values for these dotted names.
 
     A section's parameters are on one line each; a new name is added at the end of its section.

@@ -16,7 +16,10 @@ def leads() -> bool:
 
 def pretraining_gpus() -> int:
     """How many GPUs a pretraining run may use: ``PLM_RANKS`` or ``PLM_GPUS``, otherwise all."""
-    given = (environment.number("PLM_RANKS", "processes"), environment.number("PLM_GPUS", "GPUs"))
+    given = (
+        environment.number_from_environment("PLM_RANKS", "processes"),
+        environment.number_from_environment("PLM_GPUS", "GPUs"),
+    )
     return min((most for most in given if most), default=sys.maxsize)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import PositiveInt
 
 from plm_core.config import UserError, from_dict, section
-from plm_core.configs.architectures import MODELS, differing, shape
+from plm_core.configs.architectures import MODELS, differing_sizes, shape
 from plm_core.configs.checkpoint_description import CONFIG_FILE, read_description
 from plm_core.objectives import build_objective
 from plm_core.shared.files import CHECKSUMS, sha256_file
 from plm_core.text.tokenizer_kinds import open_tokenizer
-from plm_core.training.size_presets import sized
+from plm_core.training.size_presets import fill_in_size
 from plm_core.training.training_config import LoopConfig, LoRAConfig
 from tasks.parameters import stage_parameters
 
@@ -73,7 +73,7 @@ def pretrain_section(name: str) -> tuple[PretrainConfig, dict[str, Any]]:
     """Section ``pretrain.<name>``, and its parameters with what its ``size`` fills in."""
     section = f"pretrain.{name}"
     given = stage_parameters.read(section)
-    filled = sized(given, section)
+    filled = fill_in_size(given, section)
     return from_dict(PretrainConfig, filled, section), given | filled
 
 
@@ -104,7 +104,7 @@ def require_start(config: PretrainConfig, starts: Collection[str], section: str)
         raise UserError(f"{digest}; expected {theirs.architecture}, as in {folder}, from which it starts")
     their_model = shape(theirs.architecture, theirs.model, str(folder / CONFIG_FILE))
     model = shape(config.architecture, config.model | {"vocab_size": their_model.vocab_size}, section)
-    if names := differing(model, their_model):
+    if names := differing_sizes(model, their_model):
         ours, expected = (", ".join(f"{n}: {getattr(m, n)}" for n in names) for m in (model, their_model))
         raise UserError(f"{section}.model: found {ours}; expected {expected}, as in {folder}, from which it starts")
 

@@ -16,7 +16,7 @@ MADE = (paths.MODELS, paths.FINETUNED, paths.TOKENIZERS)
 """Inputs that are not data."""
 
 
-def says(name: str, value: object) -> bool:
+def has_value(name: str, value: object) -> bool:
     """Whether this dotted section can be read and is ``value``."""
     try:
         return bool(read(name) == value)
@@ -29,7 +29,7 @@ def section(name: str, cls: type[T]) -> T:
     return from_dict(cls, read(name), name)
 
 
-def without(name: str, other: str, cls: type[T]) -> T:
+def without_parameter(name: str, other: str, cls: type[T]) -> T:
     """``section`` without its parameter ``other``, which belongs to the flow."""
     value = read(name)
     return from_dict(cls, {k: v for k, v in value.items() if k != other} if isinstance(value, dict) else value, name)
@@ -78,7 +78,7 @@ def tokenizer_of(model: str) -> str:
     return tokenizers.get(model) or next(iter(tokenizers.values()))
 
 
-def names(name: str) -> list[str]:
+def name_list(name: str) -> list[str]:
     """A dotted parameter that is a list of names; UserError for anything else."""
     value = read(name)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -95,7 +95,7 @@ def require_examples(where: str, tasks: Iterable[str]) -> None:
             raise UserError(f"{where}: found {task!r}; expected sections of examples: {', '.join(sections)}{hint}")
 
 
-def missing(path: Path) -> UserError:
+def missing_input(path: Path) -> UserError:
     """The error for an input that does not exist: one that a stage writes, or one that the user names."""
     if path.is_relative_to(paths.ARTIFACTS):
         return UserError(f"{path}: missing; run the stage that writes it (`dvc repro` runs what is needed, in order)")

@@ -39,7 +39,7 @@ def plotting() -> Any:
     return pyplot
 
 
-def drawn(figure: Any) -> str:
+def figure_svg(figure: Any) -> str:
     """A figure as SVG without a date; it is closed."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})

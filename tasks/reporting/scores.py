@@ -17,7 +17,7 @@ from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
 from plm_core.benchmarks.task import read_examples
 from plm_core.config import UserError
 from plm_core.evaluation import pair_scoring, significance
-from plm_core.evaluation.answers import Answers, of_numbers, score_by_subset
+from plm_core.evaluation.answers import Answers, is_numeric_score, score_by_subset
 from plm_core.evaluation.calibration import bins, calibration
 from plm_core.evaluation.comparison import Estimate, compare
 from plm_core.evaluation.evidence import Table, read_task, task_files
@@ -25,7 +25,7 @@ from plm_core.evaluation.example_counts import TIE
 from plm_core.evaluation.example_slices import CONTAMINATED, Slice, read_slices, slices
 from plm_core.shared import paths
 from tasks.parameters import stage_parameters
-from tasks.reporting.html_page import drawn, plotting
+from tasks.reporting.html_page import figure_svg, plotting
 
 MOST_CLASSES = 8
 CHECKS = "checks/"
@@ -196,7 +196,7 @@ def _worst(task: glue.GlueTask, rows: Mapping[str, Table]) -> list[dict[str, Any
     listed = []
     for model, table in rows.items():
         results: Any = table.results
-        if of_numbers(results.score):
+        if is_numeric_score(results.score):
             how = np.abs(results.predictions - results.labels).mean(axis=0)
             places = np.argsort(-how, kind="stable")[:WORST].tolist()
             answers = {i: f"{results.predictions[:, i].mean():.3g}" for i in places}
@@ -243,7 +243,7 @@ def _reliability(answers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
     below.set(xlabel="confidence", ylabel="answers")
     for axes in (above, below):
         axes.grid(alpha=0.25)
-    return drawn(figure)
+    return figure_svg(figure)
 
 
 def _confusions(results: Mapping[str, Answers], labels: Sequence[str]) -> str:
@@ -266,7 +266,7 @@ def _confusions(results: Mapping[str, Answers], labels: Sequence[str]) -> str:
         axes.set_xticklabels(labels, rotation=30, ha="right")
         axes.set_yticklabels(labels)
     all_axes[0][0].set_ylabel("true")
-    return drawn(figure)
+    return figure_svg(figure)
 
 
 def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
@@ -315,7 +315,7 @@ def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
 def unfinetuned() -> dict[str, Any]:
     """The figures of the answers to prompts; those of a task by model and number of shots."""
     config = stage_parameters.section("fewshot", FewshotConfig)
-    tasks = config.task_names(stage_parameters.names("finetune.tasks"))
+    tasks = config.task_names(stage_parameters.name_list("finetune.tasks"))
     if not (config.models and tasks and config.shots):
         return {"asked": False, "without": [], "tasks": []}
     files = {model: paths.METRICS / f"fewshot-{model}.json" for model in config.models}

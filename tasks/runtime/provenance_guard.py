@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from plm_core.config import UserError, digest
-from plm_core.shared.environment import started
+from plm_core.shared.environment import process_start
 from plm_core.shared.files import sha256_file
 from tasks.parameters import stage_parameters
 
@@ -36,7 +36,7 @@ class Guard:
         """Raises Edited when a source file is newer than this process: it may not be the one that was loaded."""
         # When this process began, in seconds since 1970, rounded up by two ticks: still before it read its sources.
         # psutil adds the ticks to the time of boot, which the kernel reports only in whole seconds.
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started(os.getpid())) / os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(process_start(os.getpid())) / os.sysconf("SC_CLK_TCK")
         self._started = time.time() - age + 0.02
         self._sources = {path: sha256_file(path) for path in loaded_sources()}
         self._listed = {path: sha256_file(path) for path in listed_sources() if path not in self._sources}
@@ -58,9 +58,9 @@ class Guard:
                 raise _edited(path)
         self._require_older(path for path in sources if path not in self._sources)
         for name, value in self.sections.items():
-            if not stage_parameters.says(name, value):
+            if not stage_parameters.has_value(name, value):
                 time.sleep(HALF_WRITTEN)
-                if not stage_parameters.says(name, value):
+                if not stage_parameters.has_value(name, value):
                     raise _edited(f"{stage_parameters.PARAMS} ({name})")
         for path, before in self._inputs.items():
             if _stat(path) != before:

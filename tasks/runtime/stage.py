@@ -75,7 +75,7 @@ def stage(
     """
     for path in inputs:
         if not path.exists():
-            raise stage_parameters.missing(path)
+            raise stage_parameters.missing_input(path)
     guard = Guard(sections, inputs)
     digests = {path.as_posix(): sha256_path(path) for path in inputs}
     same = digest(name, guard.sections, digests, guard.code) if training else None

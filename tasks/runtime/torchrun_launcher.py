@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.shared.environment import SAVING_S, end_with_parent, number
+from plm_core.shared.environment import SAVING_S, end_with_parent, number_from_environment
 from plm_core.shared.errors import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 from plm_core.shared.files import atomic_text
 from tasks.runtime.stage import BudgetSpent
@@ -42,7 +42,7 @@ def ranks_wanted(rows: int) -> int:
     import torch
 
     gpus = torch.cuda.device_count()
-    most = number("PLM_RANKS", "processes") or gpus or 1
+    most = number_from_environment("PLM_RANKS", "processes") or gpus or 1
     if 0 < gpus < most:
         raise UserError(f"PLM_RANKS: {most}; {gpus} GPUs are visible here; expected at most that many processes")
     wanted = next((n for n in range(most, 1, -1) if rows % n == 0), 1)
@@ -79,7 +79,7 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
             meeting = f"{socket.gethostname()}:{probe.getsockname()[1]}"
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or restarted processes find addresses of dead ones
         print(f"training on {nodes} nodes; starts when all of them have joined", flush=True)
-        ask_for_help(
+        request_helpers(
             [
                 *("env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", sys.executable, "-m", "torch.distributed.run"),
                 *(f"--nnodes={nodes}", f"--nproc-per-node={ranks}", f"--max-restarts={RESTARTS}"),
@@ -125,14 +125,14 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
         sys.exit(INTERRUPTED)
 
 
-def ask_for_help(command: Sequence[str]) -> None:
+def request_helpers(command: Sequence[str]) -> None:
     """Have each of the other nodes, if there are any, run a command until the stage ends."""
     if (path := os.environ.get(HELP)) is not None:
         atomic_text(Path(path), json.dumps(list(command)))
 
 
 @contextlib.contextmanager
-def tried_once() -> Iterator[None]:
+def keep_permanent_failure() -> Iterator[None]:
     """Wrap the work of one process: after a permanent failure, a restart fails at once with the same error.
 
     torchrun restarts all processes when one of them fails, whatever its exit status.

@@ -10,7 +10,7 @@ from plm_core.config import UserError, digest
 from plm_core.corpus.part_pool import Pool
 from plm_core.shared import environment, paths
 from tasks.runtime.stage import Stage
-from tasks.runtime.torchrun_launcher import ask_for_help
+from tasks.runtime.torchrun_launcher import request_helpers
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
     if folder.exists():
         print(f"{stage.name}: resuming with the finished parts in {folder}", flush=True)
     command = [sys.executable, "-m", "plm_core.corpus.part_pool", str(folder), str(environment.processes())]
-    workers = Pool(folder, environment.processes(), ask=lambda: ask_for_help(command))
+    workers = Pool(folder, environment.processes(), ask=lambda: request_helpers(command))
     keep = True
     try:
         yield workers

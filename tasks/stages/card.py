@@ -21,7 +21,7 @@ from plm_core.shared import paths
 from plm_core.shared.files import atomic_folder, sha256_path
 from plm_core.templates import render
 from tasks.parameters import stage_parameters
-from tasks.reporting.html_page import drawn, plotting
+from tasks.reporting.html_page import figure_svg, plotting
 from tasks.runtime.stage import main, stage
 from tasks.runtime.worker_pool import pool
 
@@ -106,7 +106,7 @@ def _figures(workers: Pool) -> dict[str, Any]:
         "removed": removed,
         "repeated": repeated,
         "contamination": {"found": dict(sorted(contaminated.items())), "examples": examples},
-        "splits": {split: vars(corpus_statistics.total(by.values())) for split, by in splits.items()},
+        "splits": {split: vars(corpus_statistics.sum_sizes(by.values())) for split, by in splits.items()},
         "bytes_by_source": {split: {name: part.bytes for name, part in by.items()} for split, by in splits.items()},
         "languages": dict(Counter(languages).most_common()),
         "metrics": {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in METRICS},
@@ -129,7 +129,7 @@ def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:
         axes.bar([str(bound) for bound in bounds], [counts[bound] for bound in bounds], color="#3b6ea5")
         axes.set(xlabel=f"words per {level}, at most", ylabel=f"{level}s")
         axes.tick_params(axis="x", labelrotation=45)
-    pictures["lengths.svg"] = drawn(figure)
+    pictures["lengths.svg"] = figure_svg(figure)
     if figures["languages"]:
         shown = list(figures["languages"].items())[:COMMON]
         figure, axes = pyplot.subplots(figsize=(4.6, 3.2), layout="constrained")
@@ -137,7 +137,7 @@ def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:
         axes.set(xlabel="language", ylabel="documents", yscale="log")
         axes.set_ylim(bottom=0.8)
         axes.yaxis.set_major_formatter("{x:,g}")
-        pictures["languages.svg"] = drawn(figure)
+        pictures["languages.svg"] = figure_svg(figure)
     return pictures
 
 

@@ -3,8 +3,8 @@
 import re
 
 from plm_core.config import UserError
-from plm_core.corpus.cleaning import CleanConfig, clean_part, counted
-from plm_core.corpus.document import gather, parts_of
+from plm_core.corpus.cleaning import CleanConfig, clean_part, count_names
+from plm_core.corpus.document import gather_parts, parts_of
 from plm_core.corpus.language import require_known
 from plm_core.corpus.removals import KEPT, REMOVED, counts_of
 from plm_core.shared import paths
@@ -27,7 +27,7 @@ def clean() -> None:
         with pool(run, config) as workers:
             results = workers.map("clean", clean_part, [(part, config) for part in parts_of(raw)])
             # Before the text may be refused, so that people can look at what was removed.
-            gather([result / REMOVED for result in results], REMOVALS)
+            gather_parts([result / REMOVED for result in results], REMOVALS)
             counts = counts_of(results)
             rules = [name for name in sorted(counts) if re.fullmatch("removed_[a-z]+_[^/]+", name)]
             removed = {name.removeprefix("removed_"): counts[name] for name in rules}
@@ -36,9 +36,9 @@ def clean() -> None:
                     f"clean: none of {counts['read_documents']} documents is left (removed: {removed}; "
                     f"see {REMOVALS}); expected at least one: loosen the rules"
                 )
-            gather([result / KEPT for result in results], paths.CLEAN)
+            gather_parts([result / KEPT for result in results], paths.CLEAN)
         sources = sorted({name.partition("/")[0] for name in counts if "/" in name})
-        names = counted(config) + sorted(name for name in counts if re.fullmatch("language_[a-z]+", name))
+        names = count_names(config) + sorted(name for name in counts if re.fullmatch("language_[a-z]+", name))
         run.metrics |= {name: counts[name] for name in names}
         by_source = [f"{source}/{name}" for source in sources for name in names]
         run.metrics |= {name: counts[name] for name in by_source if counts[name]}

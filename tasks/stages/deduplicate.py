@@ -10,7 +10,7 @@ from plm_core.config import UserError
 from plm_core.configs.stage_configs import DeduplicateConfig
 from plm_core.corpus.decontamination import HITS, DecontaminateConfig, decontaminate_part, in_groups, read_examples
 from plm_core.corpus.deduplication import HELD_OUT, SidePart, deduplicate, split_part, write_side
-from plm_core.corpus.document import gather, parts_of, read_documents
+from plm_core.corpus.document import gather_parts, parts_of, read_documents
 from plm_core.corpus.normalize import paragraphs_of
 from plm_core.corpus.removals import KEPT, REMOVED, counts_of
 from plm_core.corpus.splits import SPLITS, MixtureConfig, SplitConfig, repeats
@@ -89,9 +89,9 @@ def deduplicate_and_split() -> None:
                     f"{kept}); expected at least one: ingest more documents (about fifty are enough for the demo's "
                     "shares), change the shares, or loosen the rules"
                 )
-            gather([result / KEPT for result in written], folder / f"{side}.parquet")
-        gather(removed, REMOVALS)
-        gather(hits, paths.CONTAMINATION)
+            gather_parts([result / KEPT for result in written], folder / f"{side}.parquet")
+        gather_parts(removed, REMOVALS)
+        gather_parts(hits, paths.CONTAMINATION)
         by_source = sorted(name for name in counts if "/" in name)
         run.metrics |= {name: counts[name] for name in [*COUNTED, *by_source]}
         run.outputs += [paths.CORPUS, REMOVALS, paths.CONTAMINATION]

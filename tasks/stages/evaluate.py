@@ -18,8 +18,8 @@ from plm_core.configs.stage_configs import BLANK, EvaluateConfig
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS, UNKNOWN
 from plm_core.evaluation.likelihood import in_evidence, named, scorer_of
-from plm_core.evaluation.likelihood.document_scores import Likelihood, tokenized, total
-from plm_core.evaluation.samples import copied, distinct, filler_of, repeated
+from plm_core.evaluation.likelihood.document_scores import Likelihood, sum_scores, tokenized
+from plm_core.evaluation.samples import copied_shares, distinct, filler_of, repetition_share
 from plm_core.evaluation.sealed_csv import write_sealed
 from plm_core.evaluation.train_overlap import NGRAM, search_in
 from plm_core.generation import generate
@@ -61,28 +61,28 @@ def evaluate(name: str, checkpoint: Path | None = None, evidence: Path | None = 
         tokenizer = loaded.tokenizer
         main_quantity = named(objective.likelihood.name, tokenizer)
         if not loaded.config.predicts:
-            run.metrics["bytes"] = total(_measure(loaded, config, device, evidence)).bytes
+            run.metrics["bytes"] = sum_scores(_measure(loaded, config, device, evidence)).bytes
             atomic_text(samples, "[]\n")
             run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
             print(f"{name}: its likelihood is not known, because it was published without a head that predicts words")
             return
         # First, because one of their texts may be refused.
         sampled = _samples(loaded, config, device)
-        result = total(_measure(loaded, config, device, evidence))
+        result = sum_scores(_measure(loaded, config, device, evidence))
         run.metrics[main_quantity] = result.bits_per_byte
         texts = [document.text for document in read_documents(TEST)]
         for quantity in objective.beside:
             if rows := _score(quantity, loaded, texts, config, device, quantity.name):
-                run.metrics[named(quantity.name, tokenizer)] = total(rows).bits_per_byte
+                run.metrics[named(quantity.name, tokenizer)] = sum_scores(rows).bits_per_byte
         if objective.perplexity:
             run.metrics |= {"nats_per_token": result.nats_per_token, "perplexity": result.perplexity}
         run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
         if not tokenizer.lossless:
             run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(texts))
         written = [sample["continuation"] for sample in sampled if "continuation" in sample]
-        share, longest = copied(written, search_in(TRAIN, workers))
+        share, longest = copied_shares(written, search_in(TRAIN, workers))
         measures = {"distinct_1": distinct(written, 1), "distinct_2": distinct(written, 2)}
-        measures |= {"repeated_4": repeated(written, 4), f"copied_{NGRAM}": share}
+        measures |= {"repeated_4": repetition_share(written, 4), f"copied_{NGRAM}": share}
         # Those for which the texts are too short are left out.
         run.metrics |= {name: value for name, value in measures.items() if math.isfinite(value)}
         run.metrics |= {"longest_copy": longest} if written else {}

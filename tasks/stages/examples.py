@@ -12,7 +12,7 @@ from pathlib import Path
 from plm_core.benchmarks.behaviour_checks import FILE, checks_of, write_checks
 from plm_core.benchmarks.example_readers import file_of
 from plm_core.benchmarks.task import ExamplesConfig, write_examples, write_task
-from plm_core.benchmarks.task_sources import counts, read_source, shared
+from plm_core.benchmarks.task_sources import counts, read_source, shared_text_counts
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_folder
 from tasks.parameters import stage_parameters
@@ -35,7 +35,7 @@ def examples(name: str) -> None:
             write_checks(new / FILE, checks)
         for split, some in source.splits.items():
             run.metrics |= {_metric(key): value for key, value in counts(source.task, split, some).items()}
-        overlap = shared(source.task, source.splits)
+        overlap = shared_text_counts(source.task, source.splits)
         run.metrics |= overlap | source.counts | {"checks": len(checks)}
         run.outputs.append(folder)
         for warning in source.warnings:

@@ -10,7 +10,7 @@ from plm_core.benchmarks.prompts import GOES_ON, FewshotConfig, prompt_of
 from plm_core.benchmarks.task import read_examples, verified_task
 from plm_core.config import UserError
 from plm_core.evaluation.example_slices import read_slices
-from plm_core.evaluation.fewshot_scoring import COLUMNS, Asked, answers, measured, rows
+from plm_core.evaluation.fewshot_scoring import COLUMNS, PromptedTask, answers, evidence_rows, measured
 from plm_core.evaluation.sealed_csv import write_rows
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_folder
@@ -23,7 +23,7 @@ from tasks.runtime.stage import main, stage
 def fewshot(name: str) -> None:
     """Ask the model NAME, one of ``fewshot.models`` in params.yaml; write its answers and their figures."""
     config = stage_parameters.section("fewshot", FewshotConfig)
-    names = config.task_names(stage_parameters.names("finetune.tasks"))
+    names = config.task_names(stage_parameters.name_list("finetune.tasks"))
     stage_parameters.require_examples("fewshot.tasks", names)
     stage_parameters.require_examples("fewshot.prompts", config.prompts)
     folder = paths.MODELS / name
@@ -48,7 +48,7 @@ def fewshot(name: str) -> None:
             test = sample(test, config.examples)
             facts = read_slices(paths.SLICES / f"{task_name}.csv")
             overlaps = [facts[example.id].overlap for example in test]
-            tasks.append(Asked(task, prompt, test, overlaps, train, config.seed, config.words))
+            tasks.append(PromptedTask(task, prompt, test, overlaps, train, config.seed, config.words))
         device = prepare(threads=1).device
         loaded = checkpoint.load(folder, device)
         pairs = [(prompted, shots) for prompted in tasks for shots in config.shots]
@@ -56,7 +56,7 @@ def fewshot(name: str) -> None:
         with atomic_folder(paths.FEWSHOT / name, checksums=False) as new:
             for done, (prompted, shots) in enumerate(pairs, start=1):
                 results = answers(prompted, shots, loaded, device)
-                write_rows(new / f"{prompted.task.name}.{shots}.csv", COLUMNS, rows(prompted.task, results))
+                write_rows(new / f"{prompted.task.name}.{shots}.csv", COLUMNS, evidence_rows(prompted.task, results))
                 figures = measured(prompted, shots, results, config.contaminated)
                 run.metrics |= {f"{prompted.task.name}/{shots}/{key}": value for key, value in figures.items()}
                 note = f"{figures['examples']} examples, {figures['excluded']} left out"

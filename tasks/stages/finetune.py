@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import torch
 
 from plm_core import checkpoint
-from plm_core.benchmarks.behaviour_checks import COLUMNS, FILE, counted, examined, read_checks
+from plm_core.benchmarks.behaviour_checks import COLUMNS, FILE, check_counts, read_checks, run_behaviour_checks
 from plm_core.benchmarks.example_readers import SPLITS, Example, file_of
 from plm_core.benchmarks.task import GlueTask, read_examples, verified_task
-from plm_core.config import listed
+from plm_core.config import join_names
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.evaluation.sealed_csv import write_rows, write_sealed
 from plm_core.finetuning import finetune_results
@@ -48,7 +48,7 @@ from tasks.runtime.stage import Stage, main, stage
 from tasks.runtime.training_monitor import follow, snapshots_folder, write_curve
 
 
-class Outcome(NamedTuple):
+class FinetuneOutcome(NamedTuple):
     """A fine-tuned model and its answers to the test examples."""
 
     classifier: Classifier
@@ -94,7 +94,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         # A checkpoint of its own: the architecture's weights together with the head's.
         head = {f"head.{key}": tensor.cpu() for key, tensor in outcome.classifier.head.state_dict().items()}
         weights = outcome.classifier.backbone.state_dict()
-        config_of = described(pretrained, task, outcome)
+        config_of = description_of(pretrained, task, outcome)
         checkpoint.save(paths.FINETUNED / key, weights, pretrained.tokenizer, config_of, head)
         run.metrics |= finetune_results.measured(task, outcome.train.examples, test.examples, predicted)
         run.metrics |= {"cut": test.cut, "best_step": best_report(outcome.reports).step}
@@ -106,13 +106,15 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
             input_format = input_format_of(pretrained.config.objective, pretrained.config.model)
             rows = encoded(examples, task, input_format, pretrained.tokenizer, pretrained.model.config.context)
             predicted = predict(outcome.classifier, rows.encoded, config.training.batch, device.device)
-            return finetune_results.answered(task, rows, predicted, pretrained.tokenizer, outcome.threshold).answers
+            return finetune_results.example_answers(
+                task, rows, predicted, pretrained.tokenizer, outcome.threshold
+            ).answers
 
         checks = read_checks(data / FILE, task, (e.id for e in read_examples(file_of(data, "test"), task)))
-        judged = examined(task, checks, test.examples, predicted.answers, ask)
+        judged = run_behaviour_checks(task, checks, test.examples, predicted.answers, ask)
         checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"
         write_rows(checked, COLUMNS, judged)
-        run.metrics |= counted(judged)
+        run.metrics |= check_counts(judged)
 
         run.outputs += [evidence, curve, paths.FINETUNED / key, checked]
         score, baseline = (run.metrics[figure] for figure in ("score", "baseline"))
@@ -120,7 +122,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         if test.cut:
             context = pretrained.model.config.context
             print(f"{key}: test examples longer than model.context ({context}), which were cut: {test.cut}")
-        if (always := finetune_results.constant(task, predicted)) is not None:
+        if (always := finetune_results.constant_class(task, predicted)) is not None:
             print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
     snapshots.remove()
 
@@ -138,7 +140,7 @@ def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
         for task in reversed(tasks):  # each starts from the weights that the previous one left
             with tempfile.TemporaryDirectory() as scratch:
                 outcome = fit(model, task, config, seed, device, Snapshots(Path(scratch)), None)
-            model = replace(model, config=described(model, task, outcome))
+            model = replace(model, config=description_of(model, task, outcome))
         rows = finetune_results.evidence(tasks[0], outcome.test.examples, outcome.predicted, config.measured(folders))
         write_sealed(evidence / f"{task_name}.{seed}.csv", TASK_COLUMNS, rows)
 
@@ -151,7 +153,7 @@ def fit(
     device: Device,
     snapshots: Snapshots,
     run: Stage | None,
-) -> Outcome:
+) -> FinetuneOutcome:
     """Train a classifier on the model, keep the weights with the best validation, and predict the test examples.
 
     Raises:
@@ -181,7 +183,7 @@ def fit(
         return Validation(held_out.loss, score)
 
     def examples(step: int) -> str:
-        return f"the examples {listed([train_set.examples[train_set.owners[i]].id for i in batching.at(step)])}"
+        return f"the examples {join_names([train_set.examples[train_set.owners[i]].id for i in batching.at(step)])}"
 
     untrained = None
     if not len(classifier.head):
@@ -201,8 +203,8 @@ def fit(
     if task.unanswerable:
         held_out = predict(classifier, valid_set.encoded, loop.batch, device.device)
         threshold = classifier.kind.threshold(task, valid_set, held_out, pretrained.tokenizer)
-    answers = finetune_results.answered(task, test_set, predicted, pretrained.tokenizer, threshold)
-    return Outcome(classifier, reports, train_set, test_set, answers, threshold, untrained)
+    answers = finetune_results.example_answers(task, test_set, predicted, pretrained.tokenizer, threshold)
+    return FinetuneOutcome(classifier, reports, train_set, test_set, answers, threshold, untrained)
 
 
 def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
@@ -219,7 +221,9 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
     return Classifier(pretrained.model, input_format, task.kind, len(task.labels), config.dropout, auxiliary)
 
 
-def described(pretrained: checkpoint.Loaded, task: GlueTask, outcome: Outcome) -> checkpoint.CheckpointConfig:
+def description_of(
+    pretrained: checkpoint.Loaded, task: GlueTask, outcome: FinetuneOutcome
+) -> checkpoint.CheckpointConfig:
     """The description of the fine-tuned model."""
     best = best_report(outcome.reports)
     head: dict[str, Any] = {"task": task.name, "labels": list(task.labels)}

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from plm_core.config import UserError, choose
-from plm_core.corpus.document import gather, parts_of
+from plm_core.corpus.document import gather_parts, parts_of
 from plm_core.corpus.parallel_reading import COUNTS, DOCUMENTS, join_part, read_part, refused
 from plm_core.corpus.removals import Quarantined, quarantine_writer
 from plm_core.corpus.sources import SOURCES
@@ -68,7 +68,7 @@ def ingest(name: str) -> None:
         if not count:
             raise UserError(f"{source.input}: no documents in it; expected at least one text (sources.{name}.input)")
 
-        gather([result / DOCUMENTS for result in joined], documents)
+        gather_parts([result / DOCUMENTS for result in joined], documents)
         totals = {"records": count + bad, "documents": count, "bytes": size}
         description = {"reader": given["reader"]} | source.origin() | totals
         atomic_text(origin, json.dumps(description, indent=2, ensure_ascii=False) + "\n")

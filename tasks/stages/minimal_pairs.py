@@ -14,11 +14,11 @@ from plm_core.benchmarks.pair_sets import Pair, load_pairs
 from plm_core.config import UserError
 from plm_core.configs.stage_configs import EvaluateConfig, LikelihoodConfig
 from plm_core.evaluation import significance
-from plm_core.evaluation.evidence import TASK_COLUMNS, cannot_do, read_task
+from plm_core.evaluation.evidence import TASK_COLUMNS, has_no_rows, read_task
 from plm_core.evaluation.example_counts import TIE
 from plm_core.evaluation.likelihood import scorer_of
 from plm_core.evaluation.likelihood.document_scores import tokenized
-from plm_core.evaluation.pair_scoring import file_of, rows
+from plm_core.evaluation.pair_scoring import file_of, pair_rows
 from plm_core.evaluation.sealed_csv import write_sealed
 from plm_core.objectives import OBJECTIVES
 from plm_core.shared import paths
@@ -41,7 +41,7 @@ def minimal_pairs(model: str, name: str, checkpoint: Path | None = None, evidenc
     with stage(f"minimal-pairs-{model}-{name}", ["evaluate"], inputs, model=model) as run:
         file = write_evidence(folder, name, paths.EVIDENCE / model, config)
         run.outputs.append(file)
-        if cannot_do(file):
+        if has_no_rows(file):
             print(f"{model}: {name}: not asked, because the model was published without a head that predicts words")
             return
         table = read_task([file])
@@ -60,7 +60,7 @@ def write_evidence(folder: Path, name: str, evidence: Path, config: LikelihoodCo
     file = evidence / file_of(name)
     if loaded.config.predicts:
         nats = list(Progress(name, len(pairs)).counted(nats_of(loaded, pairs, config, device)))
-        write_sealed(file, TASK_COLUMNS, rows(pairs, nats, config))
+        write_sealed(file, TASK_COLUMNS, pair_rows(pairs, nats, config))
     else:
         write_sealed(file, TASK_COLUMNS, [])
     return file

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from plm_core import checkpoint
-from plm_core.config import UserError, digest, listed
+from plm_core.config import UserError, digest, join_names
 from plm_core.configs.checkpoint_description import read_description
 from plm_core.objectives import build_objective
 from plm_core.objectives.objective import Batch, Loss
@@ -22,14 +22,14 @@ from plm_core.text.samplers import stream_seed
 from plm_core.text.token_store import TokenStore
 from plm_core.text.tokenizer_kinds import open_tokenizer
 from plm_core.text.tokenizers import Tokenizer
-from plm_core.text.vocabulary_extension import grown
+from plm_core.text.vocabulary_extension import grow_weights
 from plm_core.training.callbacks.loss_metrics import StepMetrics, Validation, best_report
 from plm_core.training.callbacks.speed_monitor import bytes_per_position
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.lora import adapt, merge
 from plm_core.training.optimizer import above_blocks
-from plm_core.training.ranks import join, leave, whole
+from plm_core.training.ranks import gather_weights, join, leave
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
 from tasks.parameters import stage_parameters
@@ -37,7 +37,7 @@ from tasks.parameters.machine_limits import pretraining_gpus
 from tasks.parameters.pretrain_config import PretrainConfig, pretrain_section, require_start, require_trainable
 from tasks.reporting.training_costs import CostReport
 from tasks.runtime.stage import main, stage
-from tasks.runtime.torchrun_launcher import launch, nodes_wanted, ranks_wanted, tried_once
+from tasks.runtime.torchrun_launcher import keep_permanent_failure, launch, nodes_wanted, ranks_wanted
 from tasks.runtime.training_monitor import follow, snapshots_folder, write_curve
 
 SPLITS = ("train", "valid")
@@ -93,7 +93,7 @@ def pretrain(name: str) -> None:
             """Which documents the rows of a batch came from, for a message."""
             spans = [span for row in train_set.spans(loop.order_seed, step) for span in row]
             numbers = sorted({n for span in spans for n in stores[0].within(span.start, span.stop)})
-            return f"{len(numbers)} documents: {listed(stores[0].ids(numbers))}"
+            return f"{len(numbers)} documents: {join_names(stores[0].ids(numbers))}"
 
         folder = snapshots_folder(run, name, config)
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
@@ -107,7 +107,7 @@ def pretrain(name: str) -> None:
             reports = [StepMetrics(0, 0, 0, 0, valid, 0.0, 0.0, valid_loss=valid)]
         if config.lora:
             merge(model)
-        weights = whole(model.state_dict(), ranks)
+        weights = gather_weights(model.state_dict(), ranks)
         if not ranks.first:
             return
 
@@ -122,7 +122,9 @@ def pretrain(name: str) -> None:
             step=best.step,
             valid_nats=float(best.valid_loss or 0.0),
             published=read_description(Path(config.start.checkpoint)).published if config.start else None,
-            lineage=checkpoint.Lineage(stores[0].digest, digest(stage_parameters.read(section)), passed_over(reports)),
+            lineage=checkpoint.Lineage(
+                stores[0].digest, digest(stage_parameters.read(section)), skipped_batches(reports)
+            ),
         )
         made = paths.MODELS / name
         curve = paths.CURVES / f"{name}.csv"
@@ -148,12 +150,12 @@ def run(name: str) -> None:
     if ranks * nodes > 1:
         launch("tasks.stages.pretrain", [name], ranks, nodes)
     else:
-        with tried_once():
+        with keep_permanent_failure():
             pretrain(name)
             leave()
 
 
-def passed_over(reports: list[StepMetrics]) -> list[list[int]]:
+def skipped_batches(reports: list[StepMetrics]) -> list[list[int]]:
     """The batches that rollbacks skipped, as ``checkpoint.Lineage.passed``; rollbacks return to reported steps."""
     return [[before.step, other.passed] for before, other in pairwise(reports) if before.passed != other.passed] + (
         [[0, reports[0].passed]] if reports[0].passed else []
@@ -174,7 +176,7 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     if config.start:
         require_start(config, tokenizer.starts, section)
         start = checkpoint.load(Path(config.start.checkpoint))
-        model.load_state_dict(grown(start.model.state_dict(), model.state_dict(), tokenizer))
+        model.load_state_dict(grow_weights(start.model.state_dict(), model.state_dict(), tokenizer))
         # A head that was drawn has no steps to lose on which tokens are frequent.
         if config.training.steps and not start.config.predicts and hasattr(model, "bias"):
             begin_with_frequencies(model.bias, text)

@@ -14,7 +14,7 @@ from plm_core.templates import render
 from tasks.parameters import stage_parameters
 from tasks.parameters.pretrain_config import pretrain_section
 from tasks.reporting.cost_page import meters
-from tasks.reporting.html_page import drawn, page, plotting
+from tasks.reporting.html_page import figure_svg, page, plotting
 from tasks.reporting.scores import finetuned, metrics_of, pairs, unfinetuned
 from tasks.reporting.worth import WORTH, worth
 from tasks.runtime.stage import main, stage
@@ -29,12 +29,12 @@ def report() -> None:
     models = list(spelled_by)
     seeds = stage_parameters.read("finetune.seeds")
     after = {transfer["task"]: transfer["after"] for transfer in stage_parameters.read("finetune.transfers")}
-    tasks = dict.fromkeys(stage_parameters.names("finetune.tasks")) | after
+    tasks = dict.fromkeys(stage_parameters.name_list("finetune.tasks")) | after
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE]
     inputs += [paths.EXAMPLES] if tasks else []
     inputs += [paths.SLICES] if paths.SLICES.exists() else []  # missing if a stage failed
     with stage("report", SECTIONS, inputs, metrics=False) as run, atomic_folder(paths.REPORT, checksums=False) as new:
-        reported = stage_parameters.without("promotion", "registered_model", GateRules).reported
+        reported = stage_parameters.without_parameter("promotion", "registered_model", GateRules).reported
         scores, pictures = finetuned(models, tasks, seeds, reported)
         pictures |= {f"{model}.svg": _figure(model, list(tasks), seeds) for model in models}
         evaluated = {model: metrics_of(f"evaluate-{model}") for model in models}
@@ -152,7 +152,7 @@ def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:
         axes.set(title=title, xlabel="step", ylabel="loss (nats)")
         axes.grid(alpha=0.25)
         axes.legend(frameon=False)
-    return drawn(figure)
+    return figure_svg(figure)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from plm_core.corpus.shingles import batches
 from plm_core.evaluation import pair_scoring
 from plm_core.evaluation.evidence import LIKELIHOOD, LIKELIHOOD_COLUMNS, TASK_COLUMNS
 from plm_core.evaluation.likelihood import in_evidence, named
-from plm_core.evaluation.ngram import ROOM, NGrams, bits_after
+from plm_core.evaluation.ngram import ROOM, NGrams, ppmd_bits_after
 from plm_core.evaluation.sealed_csv import write_sealed
 from plm_core.objectives import OBJECTIVES
 from plm_core.shared import paths
@@ -72,7 +72,7 @@ def text_baseline(name: str) -> None:
                 some = load_pairs(file)
                 both = tokenizer.encode_batch([text for pair in some for text in (pair.good, pair.bad)])
                 nats_of_texts = _nats(model, both, last=-1)
-                judged = pair_scoring.rows(some, zip(nats_of_texts, nats_of_texts, strict=True), config)
+                judged = pair_scoring.pair_rows(some, zip(nats_of_texts, nats_of_texts, strict=True), config)
                 write_sealed(new / pair_scoring.file_of(file.stem), TASK_COLUMNS, judged)
         figures["ppmd_bits_per_byte"], share = _compressed(_joined(islice(read_documents(TRAIN), read)), documents)
         run.metrics |= figures | {"train_documents": read, "bytes": sum(sizes)}
@@ -99,7 +99,7 @@ def _compressed(before: bytes, documents: Sequence[Document]) -> tuple[float, fl
     whole = _joined(documents)
     room = max(LEAST, ROOM - len(before))
     text = _joined(documents[:: -(-len(whole) // room)])[:room]
-    return bits_after(before, text) / len(text), len(text) / len(whole)
+    return ppmd_bits_after(before, text) / len(text), len(text) / len(whole)
 
 
 def _joined(documents: Iterable[Document]) -> bytes:

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.corpus.document import Texts, some_of
+from plm_core.corpus.document import Texts, sample_row_groups
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_folder
 from plm_core.text.tokenizer_kinds import open_tokenizer, read_tokenizer, train_tokenizer
 from plm_core.text.tokenizers import TokenizerConfig
-from plm_core.text.vocabulary_quality import costly_words, measure, sample, split, telling_words
+from plm_core.text.vocabulary_quality import comparison_words, costly_words, measure, sample, split_word
 from tasks.parameters import stage_parameters
 from tasks.runtime.stage import main, stage
 
@@ -25,7 +25,7 @@ def tokenizer(name: str) -> None:
     corpus = paths.CORPUS / "train.parquet"
     held_out = paths.CORPUS / "valid.parquet"
     with stage(f"tokenizer-{name}", [section], [corpus, held_out]) as run:
-        pieces, share = some_of(corpus, config.learned_bytes)
+        pieces, share = sample_row_groups(corpus, config.learned_bytes)
         texts = Texts(pieces)
         try:
             if config.given:
@@ -36,9 +36,9 @@ def tokenizer(name: str) -> None:
                         f"given.sha256: {config.given.file} is {made.sha256}; expected {config.given.sha256}"
                     )
                 if config.extend:
-                    from plm_core.text.vocabulary_extension import extended  # with torch
+                    from plm_core.text.vocabulary_extension import extend_tokenizer  # with torch
 
-                    made = read_tokenizer(target / made.file, extended(made, texts, config.extend))
+                    made = read_tokenizer(target / made.file, extend_tokenizer(made, texts, config.extend))
             else:
                 made = read_tokenizer(target, train_tokenizer(texts, config))
         except ValueError as error:
@@ -46,7 +46,7 @@ def tokenizer(name: str) -> None:
         with atomic_folder(target) as folder:
             (folder / made.file).write_bytes(made.data)
         seen = sample(texts)
-        unseen = sample(Texts(some_of(held_out, config.learned_bytes)[0]))
+        unseen = sample(Texts(sample_row_groups(held_out, config.learned_bytes)[0]))
         run.metrics |= asdict(measure(made, seen, unseen)) | {"learned_share": share}
         run.outputs.append(target)
         kind = "given" if config.given else config.kind
@@ -54,9 +54,9 @@ def tokenizer(name: str) -> None:
         learned = f"; learned from {share:.2%} of the training text" if 0 < share < 1 else ""
         unknown = f"; {run.metrics['unknown_rate']:.2%} of its tokens are unknown" if not made.lossless else ""
         print(f"{name}: {kind}, {made.vocab_size} pieces, {compression}{unknown}{learned}")
-        shown = [word for word, _ in costly_words(made, seen)] if config.given else telling_words(unseen)
+        shown = [word for word, _ in costly_words(made, seen)] if config.given else comparison_words(unseen)
         for word in shown:
-            print(f"  {word}: {split(made, word)}")
+            print(f"  {word}: {split_word(made, word)}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from mlflow.exceptions import MlflowException
 from plm_core.config import UserError
 from plm_core.shared import mlflow_stores, paths
 from plm_core.shared.files import atomic_text
-from plm_core.shared.mlflow_stores import BY_JOURNAL, NOTE, alone, shown
+from plm_core.shared.mlflow_stores import BY_JOURNAL, NOTE, exclusive, without_credentials
 from plm_core.shared.run_journal import JOURNAL_TAG, messages, milliseconds
 from plm_core.templates import render
 from tasks.parameters import stage_parameters
@@ -97,7 +97,7 @@ class Run:
                     self.end = {}
                     self.client.update_run(self._existing(), status="RUNNING")
                     self._log("tags", [RunTag(name, value) for name, value in message["tags"].items()])
-                    self._log("params", [Param(name, str(value)[:6000]) for name, value in flat(message["params"])])
+                    self._log("params", [Param(name, str(value)[:6000]) for name, value in flatten(message["params"])])
                     if message["inputs"]:
                         self.client.log_inputs(self.id, datasets(message["inputs"]))
                     if message.get("training"):
@@ -187,11 +187,11 @@ def datasets(inputs: Mapping[str, str]) -> list[DatasetInput]:
     ]
 
 
-def flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flatten(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Nested parameters by their dotted names."""
     for name, value in section.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
@@ -208,7 +208,7 @@ def connect() -> tuple[MlflowClient, str]:
     # A database that does not answer would otherwise be tried for 100 s.
     mlflow.store.db.utils.MAX_RETRY_COUNT = 2
     mlflow.set_tracking_uri(uri)
-    with alone(uri, create):
+    with exclusive(uri, create):
         client = MlflowClient()
         # On a server another checkout may be faster: this fails then, and finds it the next time.
         experiment, present = mlflow_stores.experiment(client, uri, name)
@@ -224,12 +224,12 @@ def connect() -> tuple[MlflowClient, str]:
 
 def page_of(client: MlflowClient, experiment: str, run: str) -> str:
     """The address of a run's page: on MLflow's server or, for a file, where ``plm ui mlflow`` serves it."""
-    uri = shown(client.tracking_uri)
+    uri = without_credentials(client.tracking_uri)
     server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{experiment}/runs/{run}"
 
 
-class View(NamedTuple):
+class ExperimentView(NamedTuple):
     """A table of the runs of one stage."""
 
     title: str
@@ -254,7 +254,7 @@ class View(NamedTuple):
         return json.dumps({"name": self.title, "createdAt": 0, "state": json.dumps(state)})
 
 
-def _views() -> dict[str, View]:
+def _views() -> dict[str, ExperimentView]:
     """The views, by their names in addresses."""
 
     def columns(kind: str, *names: str) -> list[str]:
@@ -275,7 +275,9 @@ def _views() -> dict[str, View]:
     best, latest = "metrics.`score`", "attributes.start_time"
     models = ["attributes.`Models`", *paper, *judged, *recipe, *origin]
     return {
-        "models": View("Models, as the gate saw them", "register", best, models),
-        "pretrainings": View("Pretraining runs", "pretrain", latest, [*paper, *trained, *recipe, *origin]),
-        "fine-tunings": View("Fine-tuning runs, by model and task", "finetune", best, tuned, ("plm.model", "plm.task")),
+        "models": ExperimentView("Models, as the gate saw them", "register", best, models),
+        "pretrainings": ExperimentView("Pretraining runs", "pretrain", latest, [*paper, *trained, *recipe, *origin]),
+        "fine-tunings": ExperimentView(
+            "Fine-tuning runs, by model and task", "finetune", best, tuned, ("plm.model", "plm.task")
+        ),
     }

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from plm_core.config import UserError
 from plm_core.shared import mlflow_stores
-from plm_core.shared.files import held, taken
+from plm_core.shared.files import is_locked, try_lock
 from plm_core.shared.mlflow_stores import QUIET
 from plm_core.shared.paths import JOURNALS
-from plm_core.shared.run_journal import Journal, ending, opening, publisher_of
+from plm_core.shared.run_journal import Journal, end_status, first_message, publisher_of
 from tasks.tracking.tracker import one_line, warn
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Publisher:
         """Whether a run lives that it waits for, or one has ended that MLflow lacks."""
         for path in JOURNALS.glob("*.jsonl"):
             with contextlib.suppress(FileNotFoundError):  # another process has just published it
-                lives = held(path)
+                lives = is_locked(path)
                 if self._is_mine(path, lives) and (not lives or self.pipeline in (None, path.stem)):
                     return True
         return False
@@ -99,7 +99,7 @@ class Publisher:
         """Publish what is due; returns whether a run lives that it waits for, and whether an ended one is left."""
         for path in sorted(JOURNALS.glob("*.jsonl")):  # oldest first, so that parents come before their children
             with contextlib.suppress(FileNotFoundError):
-                lives = held(path)
+                lives = is_locked(path)
                 if path not in self.runs and self._is_mine(path, lives):
                     from tasks.tracking.mlflow_run import Run  # MLflow takes seconds to import: only if there is a run
 
@@ -107,21 +107,21 @@ class Publisher:
                 if path in self.runs:
                     self._publish(self.runs[path], lives)
         self.runs = {path: run for path, run in self.runs.items() if path.exists()}  # the others are published
-        living = {path.stem for path in self.runs if held(path)}
+        living = {path.stem for path in self.runs if is_locked(path)}
         return bool(living if self.pipeline is None else living & {self.pipeline}), len(living) < len(self.runs)
 
     def _is_mine(self, path: Path, lives: bool) -> bool:
         """Whether this process has to publish a run, and MLflow lacks something of it."""
-        store = opening(path).get("store")
+        store = first_message(path).get("store")
         if lives:
             return bool(store == self.store)
         size = path.stat().st_size
-        if self._kept.get(path) == size or ending(path)[1]:
+        if self._kept.get(path) == size or end_status(path)[1]:
             self._kept[path] = size
             return False
         # Another MLflow's publisher may just be starting.
         recent = self.pipeline is None and time.time() - path.stat().st_mtime < LINGER_S
-        return store in (None, self.store) or not (recent or held(publisher_of(store)))
+        return store in (None, self.store) or not (recent or is_locked(publisher_of(store)))
 
     def _publish(self, run: "Run", lives: bool) -> None:
         """Publish a run if it is due. What MLflow refuses of this one alone does not hold up others."""
@@ -165,7 +165,7 @@ class Publisher:
 
     def _close(self, run: "Run") -> None:
         """Delete the journal of a run that MLflow has, or, if its training run may be resumed, note that in it."""
-        if run.opening.get("training") and ending(run.path)[0] != "FINISHED":
+        if run.opening.get("training") and end_status(run.path)[0] != "FINISHED":
             if (journal := Journal.existing(run.path)) is None:
                 return  # it has just been resumed
             if run.path.stat().st_size == run.offset:
@@ -214,7 +214,7 @@ def main() -> None:
     again = True
     while again:
         with publisher_of(publisher.store).open("a") as lock:
-            while not taken(lock.fileno()):  # another one publishes what there is
+            while not try_lock(lock.fileno()):  # another one publishes what there is
                 if not pipeline or not publisher.needed():
                     return
             lock.truncate(0)  # what a killed one had to say

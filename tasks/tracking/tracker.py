@@ -16,8 +16,8 @@ from plm_core.config import UserError
 from plm_core.shared import mlflow_stores
 from plm_core.shared import run_journal as journals
 from plm_core.shared.errors import INTERRUPTED
-from plm_core.shared.files import held
-from plm_core.shared.mlflow_stores import BY_JOURNAL, PUBLISHER, shown
+from plm_core.shared.files import is_locked
+from plm_core.shared.mlflow_stores import BY_JOURNAL, PUBLISHER, without_credentials
 from plm_core.shared.paths import JOURNALS
 from plm_core.shared.run_journal import Journal
 from tasks.parameters.machine_limits import leads
@@ -66,8 +66,8 @@ class Tracker:
         # An interrupted run of the same training continues in its journal.
         for path in sorted(JOURNALS.glob("*.jsonl"), reverse=True) if self._training else ():
             with contextlib.suppress(OSError):
-                same = journals.opening(path).get("training") == self._training
-                unfinished = same and journals.ending(path)[0] != "FINISHED"
+                same = journals.first_message(path).get("training") == self._training
+                unfinished = same and journals.end_status(path)[0] != "FINISHED"
                 if unfinished and (journal := Journal.existing(path)):
                     self._journal = journal
                     points = (point for message, _ in journals.messages(path) for point in message.get("points", ()))
@@ -75,14 +75,14 @@ class Tracker:
                     break
         name = f"{self._stage} {trial}" if trial else self._stage
         content = {"params": params, "inputs": inputs, "parent": parent, "training": self._training}
-        self._send(journals.opened(name, store, tags, **content))
+        self._send(journals.begin_message(name, store, tags, **content))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record points of curves; they carry the time of this call."""
         self._step = max(self._step, step)
         new = {name: value for name, value in metrics.items() if (name, step) not in self._known}
         if new:
-            self._send(journals.measured(new, step))
+            self._send(journals.points_message(new, step))
 
     def repeat(self, step: int) -> None:
         """Training was rolled back: points from this step on are recorded again; MLflow shows both."""
@@ -99,10 +99,10 @@ class Tracker:
     def end(self, status: str) -> None:
         """Close the run as FINISHED, FAILED or KILLED; ``tracked`` calls it."""
         self._looked = -LOOK_S  # it must have a publisher now
-        self._send(journals.ended(status))
+        self._send(journals.end_message(status))
         if self._journal is not None:
             publisher = journals.publisher_of(self._store) if self._store else None
-            if publisher and held(publisher) and (trouble := publisher.read_text(encoding="utf-8")):
+            if publisher and is_locked(publisher) and (trouble := publisher.read_text(encoding="utf-8")):
                 warn(f"{trouble}; {self._journal.path} keeps this run until MLflow has it")
             self._journal.close()
 
@@ -123,7 +123,7 @@ class Tracker:
             return
         # The journal is there by now: a publisher that is about to end looks for such before it does.
         self._looked = time.monotonic()
-        if held(journals.publisher_of(self._store)) or (self._publisher and self._publisher.poll() is None):
+        if is_locked(journals.publisher_of(self._store)) or (self._publisher and self._publisher.poll() is None):
             return
         try:
             with (JOURNALS / "publisher.log").open("ab") as log:  # for its warnings
@@ -174,4 +174,4 @@ def warn(what: str) -> None:
 
 def one_line(error: BaseException) -> str:
     """The message of an error, as one line of limited length without passwords."""
-    return f"{type(error).__name__}: {' '.join(shown(str(error)).split())[:300]}"
+    return f"{type(error).__name__}: {' '.join(without_credentials(str(error)).split())[:300]}"

@@ -24,9 +24,9 @@ from peers import NAME, SameTrainer, same_weights, train_by
 
 from plm_core.benchmarks.example_readers import file_rows
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
-from plm_core.finetuning.featurize import Batching, Row
+from plm_core.finetuning.featurize import Batching, InputRow
 from plm_core.finetuning.finetune_config import Recipe
-from plm_core.finetuning.input_formats import framed, input_format_of, room
+from plm_core.finetuning.input_formats import encode_parts, free_positions, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.text.samplers import stream_seed
 from plm_core.text.tokenizer_kinds import read_tokenizer, train_tokenizer
@@ -68,10 +68,10 @@ def side(link: Connection, job: Job, name: str) -> None:
     device, watch = prepare(threads=1 if job.busy else None), Watch(link, job.busy)
     tokenizer = read_tokenizer(job.tokenizer, job.tokenizer.read_bytes())
     layout = input_format_of("masked")
-    most = room(layout.single, SHAPE["context"])
+    most = free_positions(layout.single, SHAPE["context"])
     data = {
         split: [
-            Row([framed(layout.single, {"a": tokenizer.encode(text)[:most]})], label)
+            InputRow([encode_parts(layout.single, {"a": tokenizer.encode(text)[:most]})], label)
             for text, label in read(job.folder, split)
         ]
         for split in ("train", "dev")
@@ -116,7 +116,7 @@ def side(link: Connection, job: Job, name: str) -> None:
     train_by(SameTrainer, theirs, given, loop, name == "bfloat16", watch.begin, behind)
 
 
-def classes(model: Classifier, rows: list[Row], device: torch.device) -> list[int]:
+def classes(model: Classifier, rows: list[InputRow], device: torch.device) -> list[int]:
     """The likeliest class of each row."""
     return torch.tensor(predict(model, rows, 32, device).answers).argmax(-1).tolist()
 
@@ -140,7 +140,7 @@ def peer_of(backbone: BERT, model: Classifier) -> Any:
 
 
 @torch.no_grad()
-def answers(model: Any, rows: list[Row]) -> list[float]:
+def answers(model: Any, rows: list[InputRow]) -> list[float]:
     """The classes that the peer's model gives."""
     model.eval()
     logits = [

@@ -43,7 +43,7 @@ from plm_core.configs.stage_configs import LikelihoodConfig
 from plm_core.evaluation.likelihood import scorer_of
 from plm_core.evaluation.likelihood.document_scores import Text
 from plm_core.finetuning.classifier import Classifier, predict
-from plm_core.finetuning.featurize import Row
+from plm_core.finetuning.featurize import InputRow
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.generation import SamplingConfig, continue_ids
 from plm_core.models.blocks import FASTEST, TILE
@@ -336,7 +336,7 @@ def used(case: Case, device: Device) -> Iterator[Check]:
     lengths = draw.integers(2, 2 * context, 9)
     drawn = [draw.integers(len(PIECES), case.size.vocabulary, length).tolist() for length in lengths]
     texts = [Text(ids, [1] * len(ids), [True] * len(ids)) for ids in drawn]
-    rows = [Row([Written(ids, [0] * len(ids))], 1) for ids in (ids[:context] for ids in drawn)]
+    rows = [InputRow([Written(ids, [0] * len(ids))], 1) for ids in (ids[:context] for ids in drawn)]
     asks = LikelihoodConfig(stride=context // 2, excerpt=context // 3, orders=2)
 
     def made(place: Device) -> tuple[torch.Tensor, torch.Tensor, list[list[int | None]]]:

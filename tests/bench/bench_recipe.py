@@ -46,7 +46,7 @@ from plm_core.text.tokenizers import EOS
 from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
-from plm_core.training.size_presets import sized
+from plm_core.training.size_presets import fill_in_size
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
 from tasks.parameters import stage_parameters
@@ -281,7 +281,7 @@ def section_of(paper: str, size: str | None, settings: Sequence[str]) -> Pretrai
             place = place[parent]
         place[last] = yaml.safe_load(value)
     where = f"pretrain.{paper}"
-    return from_dict(PretrainConfig, sized(section, where), where)
+    return from_dict(PretrainConfig, fill_in_size(section, where), where)
 
 
 if __name__ == "__main__":

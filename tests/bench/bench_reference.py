@@ -29,7 +29,7 @@ from plm_core import checkpoint
 from plm_core.corpus.document import Document, read_documents
 from plm_core.evaluation.comparison import Compared, Estimate, compare
 from plm_core.evaluation.evidence import LIKELIHOOD, read_likelihood
-from plm_core.evaluation.ngram import bits_after
+from plm_core.evaluation.ngram import ppmd_bits_after
 from plm_core.shared.files import atomic_text
 from plm_core.templates import aligned
 from plm_core.training.size_presets import recipe_for
@@ -132,7 +132,7 @@ def likelihoods() -> Iterator[list[str]]:
         sources.setdefault(document.source, []).append(document)
     yield ["", *(f"{name} ({len(some)} documents)" for name, some in sources.items())]
     read = joined(train)
-    compressed = ((bits_after(read, text), len(text)) for text in map(joined, sources.values()))
+    compressed = ((ppmd_bits_after(read, text), len(text)) for text in map(joined, sources.values()))
     yield ["PPMd, order 16", *(f"{bits / size:.3f}" for bits, size in compressed)]
     for name in ("ngram-own", *SETTINGS["models"]):
         measured = read_likelihood(EVIDENCE / name / LIKELIHOOD)

@@ -34,7 +34,7 @@ from plm_core.configs.architectures import MODELS
 from plm_core.text.token_store import TokenStore
 from plm_core.training.flops import META, datasheet_flops, step_flops
 from plm_core.training.optimizer import Optimizer
-from plm_core.training.size_presets import HEAD, rows
+from plm_core.training.size_presets import HEAD, batch_rows
 
 GPUS = {
     "H100": (datasheet_flops("NVIDIA H100 80GB HBM3") or 0.0, 3.35e12),
@@ -192,7 +192,7 @@ def depths(gpu: str) -> Iterator[list[str]]:
             seconds = tokens * (6 * weights + 12 * depth * width * context) / (USED * GPUS[gpu][0])  # PaLM, appendix B
             if seconds > 60 * minutes:
                 break
-            batch = rows(depth, width, context)
+            batch = batch_rows(depth, width, context)
             steps = round(tokens / batch / context, -2)
             cells = [f"`{depth}`", f"{weights / 1e6:.0f}", f"{tokens / 1e9:.1f}", f"{batch}", f"{steps:,.0f}"]
         yield [f"{minutes}", *cells]

@@ -99,7 +99,7 @@ def measured(megabytes: int, name: str, how: str, cores: int, **env: str) -> Run
     for again in (True, False):
         with executor.detect().acquire(stage) as grant:
             try:
-                with executor.helped(processes, PROJECT, name, grant, own | grant.env, say):
+                with executor.with_helpers(processes, PROJECT, name, grant, own | grant.env, say):
                     used = processes.run(name, command, say, env=own | grant.env, launcher=grant.launcher)
                 memory = used.memory
                 break

@@ -34,7 +34,7 @@ from texts import texts_of
 from plm_core import checkpoint
 from plm_core.config import from_dict
 from plm_core.interchange import import_hf
-from plm_core.interchange.published_models import opened, section_of
+from plm_core.interchange.published_models import open_published, section_of
 from plm_core.objectives import build_objective
 from plm_core.objectives.masked import Masked
 from plm_core.text.token_store import TokenStore, write_store
@@ -42,7 +42,7 @@ from plm_core.text.tokenizer_kinds import open_tokenizer
 from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
-from plm_core.training.size_presets import OBJECTIVES, ROW, ROWS, sized
+from plm_core.training.size_presets import OBJECTIVES, ROW, ROWS, fill_in_size
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.training_config import LoopConfig
 from tasks.parameters.pretrain_config import PretrainConfig
@@ -86,7 +86,7 @@ class Job:
 def recipe(job: Job) -> PretrainConfig:
     """The section that ``plm init --start`` would write."""
     section = section_of(job.folder / "minilm") | {"objective": OBJECTIVES["bert"], "size": SIZE}
-    return from_dict(PretrainConfig, sized(section | {"training": {"seed": job.seed}}, "bench"), "bench")
+    return from_dict(PretrainConfig, fill_in_size(section | {"training": {"seed": job.seed}}, "bench"), "bench")
 
 
 @torch.no_grad()
@@ -197,7 +197,7 @@ def imports(published: Path) -> dict[str, Any]:
 
 
 def bench(seeds: int, busy: bool) -> None:
-    with opened(ADDRESS) as (published, _), tempfile.TemporaryDirectory() as folder:
+    with open_published(ADDRESS) as (published, _), tempfile.TemporaryDirectory() as folder:
         import_hf(published, Path(folder) / "minilm", ADDRESS)
         tokenizer = open_tokenizer(Path(folder) / "minilm")
         for split, documents in zip(("train", "valid"), texts_of(None), strict=True):

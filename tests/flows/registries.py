@@ -70,7 +70,7 @@ def checkpoint(folder, content):
 def register(root, content, *, version=True, hours_ago=2):
     """What registration logs of a checkpoint; returns the version's number, or the run's id without a version."""
     when = int(time.time() * 1000) - hours_ago * HOUR_MS
-    with model_registry.opened(root) as opened, tempfile.TemporaryDirectory() as scratch:
+    with model_registry.open_registry(root) as opened, tempfile.TemporaryDirectory() as scratch:
         files = Path(scratch)
         (files / "evidence").mkdir()
         (files / "evidence/likelihood.csv").write_bytes(content)
@@ -95,7 +95,7 @@ def register(root, content, *, version=True, hours_ago=2):
 def judge(root, number, action="promoted"):
     """A decision that is carried out like the gate's."""
     gate = {"passed": action != "refused", "champion": None, "table": []}
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.commit(Decision(action, number, opened.alias("champion") or "", ["because"], gate))
 
 
@@ -109,7 +109,7 @@ def project(root, database):
 
 def model_of(root, number):
     """The folder of a version's model."""
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         place = opened.client.get_model_version_download_uri("plm", number)
         model = opened.client.get_logged_model(place.rpartition("/")[2]) if place.startswith("models:") else None
     return Path((model.artifact_location if model else place).removeprefix("file://"))
@@ -117,7 +117,7 @@ def model_of(root, number):
 
 def run_of(root, number):
     """The id of a version's run."""
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         return opened.get(number).run_id
 
 

@@ -242,7 +242,7 @@ def test_no_page_but_prefect_s_own_may_call_its_server(project, monkeypatch):
     started = []
     monkeypatch.chdir(project)
     process = contextlib.nullcontext(SimpleNamespace(wait=lambda: 0))
-    monkeypatch.setattr(supervisor, "started", lambda *_, **options: started.append(options["env"]) or process)
+    monkeypatch.setattr(supervisor, "start_supervisor", lambda *_, **options: started.append(options["env"]) or process)
     for given in ({}, {"PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": "https://prefect.example"}):
         for name, value in given.items():
             monkeypatch.setenv(name, value)

@@ -10,7 +10,7 @@ TRACKING = "tracking: {uri: 'http://localhost', experiment: plm}\n"
 
 def test_what_is_the_gates_alone_is_left_to_it(tmp_path):
     (tmp_path / "params.yaml").write_text(TRACKING + "promotion: {registered_model: plm, primary: score, new: 1}\n")
-    assert flow_configs.read(tmp_path)[1] == flow_configs.Promotion("plm")
+    assert flow_configs.read_tracking(tmp_path)[1] == flow_configs.Promotion("plm")
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_what_is_the_gates_alone_is_left_to_it(tmp_path):
 def test_a_promotion_without_a_name_is_refused(tmp_path, section, message):
     (tmp_path / "params.yaml").write_text(TRACKING + section)
     with pytest.raises(UserError, match=f"^{message}"):
-        flow_configs.read(tmp_path)
+        flow_configs.read_tracking(tmp_path)

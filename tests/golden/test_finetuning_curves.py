@@ -17,7 +17,7 @@ from plm_core.training.config import LoopConfig
 from test_curves import initial_model
 
 from plm_core.finetuning.classifier import Classifier, collate, example_loss
-from plm_core.finetuning.featurize import Row
+from plm_core.finetuning.featurize import InputRow
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.training.device import Device
 from plm_core.training.loop import train
@@ -43,7 +43,9 @@ def rows(sequences, count, number):
     for _ in range(count):
         ids = draw.integers(7, 37, draw.integers(4, 12)).tolist()
         segments = [0] * 3 + [1] * (len(ids) - 3)
-        examples.append(Row([Written(ids, segments), Written(ids[::-1], segments)][:sequences], number(ids[2] % 3)))
+        examples.append(
+            InputRow([Written(ids, segments), Written(ids[::-1], segments)][:sequences], number(ids[2] % 3))
+        )
     return examples
 
 

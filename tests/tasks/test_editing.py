@@ -7,7 +7,7 @@ import yaml
 from projects import ROOT
 
 from plm_core.config import UserError
-from tasks.parameters.editing import edited
+from tasks.parameters.editing import edit_text
 
 TEXT = """\
 # What the file is.
@@ -44,17 +44,17 @@ steps: 3.0e-4
 )
 def test_a_value_is_replaced_where_it_stands_and_a_new_one_is_added(changes, old, new):
     assert TEXT.count(old) == 1
-    assert edited(TEXT, changes) == TEXT.replace(old, new)
+    assert edit_text(TEXT, changes) == TEXT.replace(old, new)
 
 
 def test_the_projects_own_parameters_survive_with_their_comments():
     text = (ROOT / "params.yaml").read_text()
-    assert edited(text, {}) == text
+    assert edit_text(text, {}) == text
     values = yaml.safe_load(text)
     for name, section in values.items():
         if name != "pretrain":  # the others of its sections refer to what is written in the first
-            assert yaml.safe_load(edited(text, {name: section})) == values
-    changed = edited(text, {"pretrain.gpt.training.steps": 7, "evaluate.prompts": None})
+            assert yaml.safe_load(edit_text(text, {name: section})) == values
+    changed = edit_text(text, {"pretrain.gpt.training.steps": 7, "evaluate.prompts": None})
     steps = values["pretrain"]["gpt"]["training"]["steps"]
     for other in values["pretrain"].values():  # those that do not say how many
         if other["training"]["steps"] == steps:
@@ -75,7 +75,7 @@ def test_the_projects_own_parameters_survive_with_their_comments():
     ],
 )
 def test_a_file_may_be_written_in_other_ways(text, changes, expected):
-    assert edited(text, changes) == expected
+    assert edit_text(text, changes) == expected
 
 
 ALIAS = "a: &m {x: 1}\nb: *m\n"
@@ -87,21 +87,21 @@ ALIAS = "a: &m {x: 1}\nb: *m\n"
 def test_what_would_change_more_is_left_to_a_person(text, name, value):
     message = re.escape(f"{name} is written in a way that cannot be edited automatically; set it by hand")
     with pytest.raises(UserError, match=message):
-        edited(text, {name: value})
+        edit_text(text, {name: value})
 
 
 def test_an_alias_on_a_line_of_its_own_is_left_to_a_person():
     with pytest.raises(UserError, match=r"^params\.yaml: b: its alias is on another line; expected both on one$"):
-        edited("d: &d 1\na:\n  b:\n    *d\n", {"a.c": 2})
+        edit_text("d: &d 1\na:\n  b:\n    *d\n", {"a.c": 2})
 
 
 def test_what_a_section_takes_over_from_another_is_overridden_below_it():
     text = "a: &a\n  x: 1\n  b: &b\n    y: 2\nc:\n  <<: *a # as a\n  b:\n    <<: *b\nd: 3\n"
-    changed = edited(text, {"c.x": 4, "c.b.y": 5, "c.b.z": 6})
+    changed = edit_text(text, {"c.x": 4, "c.b.y": 5, "c.b.z": 6})
     assert changed == text.replace("*b\nd", "*b\n    y: 5\n    z: 6\n  x: 4\nd")
     assert yaml.safe_load(changed)["a"] == {"x": 1, "b": {"y": 2}}
 
 
 def test_a_section_that_is_not_there_is_refused():
     with pytest.raises(UserError, match=r"^clean\.rule: no such section in params\.yaml"):
-        edited(TEXT, {"clean.rule.words": 3})
+        edit_text(TEXT, {"clean.rule.words": 3})

@@ -13,8 +13,8 @@ from plm_core.config import UserError, choose
 from plm_core.configs.checkpoint_description import read_description
 from plm_core.corpus.sources import SOURCES
 from plm_core.shared import paths
-from plm_core.training.size_presets import operations, sized
-from tasks.commands.init import SMALL, init, proposed, started, survey
+from plm_core.training.size_presets import fill_in_size, operations
+from tasks.commands.init import SMALL, init, propose, propose_start, survey
 
 SENTENCE = "The weather was fine that day, and so we went for a long walk along the river in the morning. "
 
@@ -51,7 +51,7 @@ def test_nothing_is_written_unless_it_is_agreed_to(folder, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda _: "y")
     init(folder, agreed=False)
     assert params(folder)["sources"] == {"my-texts": {"reader": "folder", "input": "my texts"}}
-    assert proposed(folder.relative_to(folder.parent), survey(folder)) == {}
+    assert propose(folder.relative_to(folder.parent), survey(folder)) == {}
 
 
 def test_rules_that_take_much_of_the_text_are_dropped_and_others_stay(folder):
@@ -65,27 +65,27 @@ def test_rules_that_take_much_of_the_text_are_dropped_and_others_stay(folder):
 
 def test_long_documents_keep_the_rules_and_another_language_is_kept(folder):
     write(folder, 30, SENTENCE * 9)
-    proposal = proposed(folder, survey(folder))
+    proposal = propose(folder, survey(folder))
     assert not [name for name in proposal if name.startswith("clean")]
     write(folder, 30, "Das Wetter war an jenem Tag schön, und so gingen wir lange am Fluss spazieren. " * 9)
-    proposal = proposed(folder, survey(folder))
+    proposal = propose(folder, survey(folder))
     assert proposal["clean.languages"] == {"keep": ["de"], "min_confidence": 0.5}
     assert proposal["pairs.own-pairs.rules"] == ["word_order", "mentions"]
 
 
 def test_the_sizes_follow_from_the_text(folder):
     write(folder, 30, SENTENCE)
-    few = proposed(folder, survey(folder))
+    few = propose(folder, survey(folder))
     assert "pairs.own-pairs.rules" not in few  # of English text the rules for English stay
     assert (few["split.valid"], few["split.test"], few["tokenizers.own.vocab_size"]) == (0.15, 0.2, 512)
     assert few["pretrain.gpt.training.steps"] == 40
     assert few["pretrain.bert.training.optimizer.warmup_steps"] == 8
     write(folder, 3000, SENTENCE * 50)
-    many = proposed(folder, survey(folder))
+    many = propose(folder, survey(folder))
     assert not [name for name in many if name.startswith(("split", "pretrain"))]
     assert "tokenizers.own.vocab_size" not in many  # the demo's, which is of this size
     write(folder, 30, "".join(map(chr, range(0x4E00, 0x5500))))
-    assert proposed(folder, survey(folder))["tokenizers.own.vocab_size"] > 2 * (0x5500 - 0x4E00)
+    assert propose(folder, survey(folder))["tokenizers.own.vocab_size"] > 2 * (0x5500 - 0x4E00)
 
 
 @pytest.mark.parametrize(("count", "error"), [(0, "no document"), (19, "holds 19 documents; expected at least 20")])
@@ -152,17 +152,17 @@ def test_a_start_is_read_in_short_windows_and_beside_as_many_minutes_from_scratc
     published.write("llama", folder.parent / "theirs")
     path = folder.parent / "theirs/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 8192}))
-    changes = started("theirs", {"finetune.tasks": ["next"]})
+    changes = propose_start("theirs", {"finetune.tasks": ["next"]})
     assert {changes[f"pretrain.{name}"]["model"]["context"] for name in ("theirs", "theirs-published")} == {512}
     assert (changes["evaluate.stride"], changes["finetune.tasks"]) == (256, ["next"])
-    models = [sized(changes[f"pretrain.{name}"], name) for name in ("theirs", "theirs-scratch")]
+    models = [fill_in_size(changes[f"pretrain.{name}"], name) for name in ("theirs", "theirs-scratch")]
     vocabulary = read_description(paths.IMPORTED / "theirs").model["vocab_size"]
     carried_on, scratch = ((section["training"]["steps"], operations(section, vocabulary)) for section in models)
     assert scratch[0] == SMALL * carried_on[0] * carried_on[1] / scratch[1] // 10 * 10 > 40
     published.write("bert", folder.parent / "encoder")
-    encoder = started("encoder", {"finetune.tasks": ["next"]})
+    encoder = propose_start("encoder", {"finetune.tasks": ["next"]})
     assert encoder["finetune.tasks"] == list(encoder["examples"]) == ["passages"]
-    assert "examples" not in started("encoder", {}, add=True)
+    assert "examples" not in propose_start("encoder", {}, add=True)
     monkeypatch.setattr("tasks.commands.init.LARGE", 1)
-    assert started("theirs", {"finetune.tasks": ["next"]})["finetune.tasks"] == []
+    assert propose_start("theirs", {"finetune.tasks": ["next"]})["finetune.tasks"] == []
     assert "hours" in capsys.readouterr().out

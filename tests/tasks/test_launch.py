@@ -8,7 +8,7 @@ import pytest
 
 from plm_core.config import UserError
 from tasks.runtime.stage import BudgetSpent
-from tasks.runtime.torchrun_launcher import tried_once
+from tasks.runtime.torchrun_launcher import keep_permanent_failure
 
 WORK = """
 import os, signal, sys, time
@@ -46,7 +46,7 @@ def test_a_process_that_has_failed_for_good_fails_again_without_working(tmp_path
     def attempt(number, rank, error):
         monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / f"attempt_{number}/{rank}/error.json"))
         monkeypatch.setenv("LOCAL_RANK", str(rank))
-        with tried_once():
+        with keep_permanent_failure():
             worked.append((number, rank))
             if error is not None:
                 raise error
@@ -61,7 +61,7 @@ def test_a_process_that_has_failed_for_good_fails_again_without_working(tmp_path
     attempt(2, 1, None)  # of another process nothing is known
     assert worked == [(0, 0), (1, 0), (2, 1)]
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
-    with tried_once():
+    with keep_permanent_failure():
         worked.append("alone")
     assert worked[-1] == "alone"
 

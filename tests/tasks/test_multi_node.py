@@ -117,7 +117,7 @@ def pipeline(small, monkeypatch):
         processes = StageProcesses(small.root)
         with Cluster(launcher or ("env",), cores=1, gpus=0, nodes=2).acquire(stage) as grant:
             env = small._environment({"PLM_RANKS": "1", **grant.env})
-            with executor.helped(processes, small.root, stage.name, grant, env, lines.append):
+            with executor.with_helpers(processes, small.root, stage.name, grant, env, lines.append):
                 command = [sys.executable, "-m", "tasks.stages.pretrain", "gpt"]
                 processes.run(stage.name, command, lines.append, env=env, launcher=grant.launcher)
         return lines

@@ -14,7 +14,7 @@ from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import write_examples, write_task
 from plm_core.benchmarks.task_table import TASKS
 from plm_core.shared import paths
-from tasks.reporting.html_page import drawn, plotting
+from tasks.reporting.html_page import figure_svg, plotting
 from tasks.reporting.html_page import page as html_page
 
 MODELS = {
@@ -342,4 +342,4 @@ def test_a_picture_goes_into_the_page_whatever_its_name():
 def test_a_name_with_dollars_is_no_formula(name):
     figure, axes = plotting().subplots()
     axes.set(title=name)
-    assert f"<!-- {name} -->" in drawn(figure)
+    assert f"<!-- {name} -->" in figure_svg(figure)

@@ -8,7 +8,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from flows.sweeps.study import Range, Sweep, distribution, ended, opened
+from flows.sweeps.study import Range, Sweep, distribution, ended_trials, open_study
 
 SWEEP = Sweep("train/loss", "lower", {"a.x": Range(0.0, 6.0), "a.k": ["one", "two|three"]}, 9)
 ENDS = (
@@ -23,7 +23,7 @@ ENDS = (
 @pytest.fixture
 def study(tmp_path) -> optuna.Study:
     """A sweep of three good trials, one that was pruned and one that failed."""
-    study = opened(tmp_path, SWEEP)
+    study = open_study(tmp_path, SWEEP)
     for value, state, reason, seconds in ENDS:
         trial = study.ask({name: distribution(values) for name, values in SWEEP.space.items()})
         trial.set_user_attr("reason", reason)
@@ -34,7 +34,7 @@ def study(tmp_path) -> optuna.Study:
 
 def page(folder, study, direction="lower", most=None):
     """The page that a sweep with the first trials has."""
-    trials = [vars(trial) for trial in ended(study)][:most]
+    trials = [vars(trial) for trial in ended_trials(study)][:most]
     space = {"a.x": {"low": 0.0, "high": 6.0}, "a.k": ["one", "two|three"]}
     sweep = {"metric": "train/loss", "direction": direction, "space": space, "seconds": 90.0, "trials": trials}
     (folder / "trials.json").write_text(json.dumps(sweep))

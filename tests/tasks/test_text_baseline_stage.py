@@ -10,7 +10,7 @@ import pytest
 from plm_core import checkpoint
 from plm_core.corpus.document import Document, read_documents
 from plm_core.evaluation.likelihood.document_scores import tokenized
-from plm_core.evaluation.ngram import NGrams, bits_after
+from plm_core.evaluation.ngram import NGrams, ppmd_bits_after
 from plm_core.text.tokenizers import EOS
 from tasks.stages import text_baseline
 
@@ -36,7 +36,7 @@ def test_the_figures_are_of_the_documents_that_models_are_measured_on(built):
         nats = NGrams(np.array(learned), order, 307).nats(np.array(tested)).sum()
         assert metrics[f"{name}_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
     before, text = ("\n\n".join(document.text for document in documents).encode() for documents in (train, test))
-    assert metrics["ppmd_bits_per_byte"] == bits_after(before, text) / len(text)
+    assert metrics["ppmd_bits_per_byte"] == ppmd_bits_after(before, text) / len(text)
     assert "ppmd_share" not in metrics
     assert metrics["bytes"] == size == built.metrics("evaluate-gpt")["bytes"]
     assert metrics["train_documents"] == len(train)
@@ -62,7 +62,10 @@ def test_the_compressor_reads_evenly_spread_documents_where_not_all_fit(monkeypa
     texts = ["\n\n".join(document.text for document in documents[::step]).encode() for step in (1, 2, 3)]
     whole = len(texts[0])
     for before, text in ((b"a" * 80, texts[0]), (b"a" * 500, texts[1]), (b"a" * 2000, texts[2][:350])):
-        assert text_baseline._compressed(before, documents) == (bits_after(before, text) / len(text), len(text) / whole)
+        assert text_baseline._compressed(before, documents) == (
+            ppmd_bits_after(before, text) / len(text),
+            len(text) / whole,
+        )
 
 
 def test_of_a_large_text_only_the_first_documents_are_read(small):
@@ -82,4 +85,4 @@ def test_of_a_large_text_only_the_first_documents_are_read(small):
         assert len({least[name], larger[name], whole[name]}) == 3
     first = next(read_documents(small.root / "artifacts/corpus/splits/train.parquet")).text.encode()
     test = "\n\n".join(d.text for d in read_documents(small.root / "artifacts/corpus/splits/test.parquet")).encode()
-    assert least["ppmd_bits_per_byte"] == bits_after(first, test) / len(test)
+    assert least["ppmd_bits_per_byte"] == ppmd_bits_after(first, test) / len(test)

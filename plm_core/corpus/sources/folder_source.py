@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from plm_core.config import UserError, listed, section
+from plm_core.config import UserError, join_names, section
 from plm_core.corpus.document import Document, in_parts
 from plm_core.corpus.records import COMPRESSIONS, FORMATS, READABLE, Record, format_of, records
 from plm_core.corpus.removals import Quarantined, Refused
@@ -74,13 +74,13 @@ class Folder(Records):
             matching = sorted(path for path in root.glob(self.pattern) if path.is_file())
             files = [path for path in matching if format_of(path) in formats and not _hidden(path, root)]
         if hidden:
-            names = listed(sorted(set(hidden)))
+            names = join_names(sorted(set(hidden)))
             warnings.warn(f"{root}: {len(hidden)} hidden files are not read ({names})", stacklevel=2)
         if others and root.is_dir():
-            what = f"files of other kinds are not read ({listed(sorted(set(others)))}). {READABLE}"
+            what = f"files of other kinds are not read ({join_names(sorted(set(others)))}). {READABLE}"
             warnings.warn(f"{root}: {len(others)} {what}", stacklevel=2)
         if not files:
-            where = f"input of the source, pattern {self.pattern!r}, formats {listed(sorted(formats))}"
+            where = f"input of the source, pattern {self.pattern!r}, formats {join_names(sorted(formats))}"
             raise UserError(f"{root}: nothing to read in it ({where}). {READABLE}")
         return files
 

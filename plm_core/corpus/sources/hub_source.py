@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from plm_core.config import UserError, from_json, section
 from plm_core.corpus.document import Document
-from plm_core.corpus.records import Record, within
+from plm_core.corpus.records import Record, within_limit
 from plm_core.corpus.removals import Quarantined
 from plm_core.corpus.sources.source import Records, documents_of
 
@@ -86,7 +86,7 @@ class Hub(Records):
             manifest = read_pin(HubManifest, Path(self.input))
             rows = hub_rows(manifest, manifest.config, manifest.split, Path(self.input))
             for number, row in enumerate(rows, start=1):
-                record = Record(number, within(row, self.max_record_bytes))
+                record = Record(number, within_limit(row, self.max_record_bytes))
                 yield f"{manifest.dataset}@{manifest.revision}:{number}", str(number), record
 
         return documents_of(documents(), self)

@@ -92,7 +92,7 @@ def documents_of(records: Iterable[tuple[str, str, Record]], source: Records) ->
         try:
             yield _document(record, default_id, place, source)
         except Refused as refused:
-            yield quarantined(place, refused, record.head or shown(record.content))
+            yield quarantined(place, refused, record.head or shorten(record.content))
 
 
 def _document(record: Record, identity: object, place: str, source: Records) -> Document:
@@ -123,7 +123,7 @@ def _document(record: Record, identity: object, place: str, source: Records) -> 
     return document
 
 
-def shown(content: Mapping[str, object] | str | Refused) -> str:
+def shorten(content: Mapping[str, object] | str | Refused) -> str:
     """The beginning of an id, or of a record whose bytes are not available; long fields are shortened."""
     short = reprlib.Repr()
     short.maxstring = 99

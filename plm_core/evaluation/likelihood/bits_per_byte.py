@@ -15,9 +15,9 @@ from plm_core.configs.stage_configs import LikelihoodConfig
 from plm_core.evaluation.likelihood.document_scores import (
     Likelihood,
     Text,
-    grouped,
+    group_texts,
     read_in_batches,
-    scored,
+    score_documents,
     side_by_side,
     token_nats,
     windows,
@@ -38,11 +38,13 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     """
     model.eval()
     if getattr(model.config, "memory", 0) > 0:
-        return scored(grouped(texts), device.device, partial(_segments, model))
+        return score_documents(group_texts(texts), device.device, partial(_segments, model))
     context = model.config.context
     batch = WINDOWS_AT_ONCE * context
-    groups = grouped(texts, lambda text: len(text.ids), batch)
-    return scored(groups, device.device, partial(_windows, model, stride=min(config.stride, context), batch=batch))
+    groups = group_texts(texts, lambda text: len(text.ids), batch)
+    return score_documents(
+        groups, device.device, partial(_windows, model, stride=min(config.stride, context), batch=batch)
+    )
 
 
 def _windows(model: Any, sequences: Sequence[torch.Tensor], stride: int, batch: int) -> list[float]:

@@ -82,7 +82,7 @@ class Likelihood:
         return self.nats / math.log(2) / self.bytes
 
 
-def total(scores: Iterable[Likelihood]) -> Likelihood:
+def sum_scores(scores: Iterable[Likelihood]) -> Likelihood:
     """Sum the scores of documents."""
     rows = list(scores)
     return Likelihood(
@@ -149,7 +149,7 @@ def token_nats(model: Any, hidden: torch.Tensor, targets: torch.Tensor) -> torch
     return torch.cat(nats).view(targets.shape)
 
 
-def grouped(texts: Iterable[Text], of: Callable[[Text], int] | None = None, batch: int = 1) -> Iterator[list[Text]]:
+def group_texts(texts: Iterable[Text], of: Callable[[Text], int] | None = None, batch: int = 1) -> Iterator[list[Text]]:
     """The texts in groups of ``TEXTS_AT_ONCE`` or, if ``of`` is the number of positions to be read for a text and
     ``batch`` that of a batch, in groups that end as soon as they fill ``BATCHES_AT_ONCE`` batches.
     """
@@ -191,7 +191,7 @@ def read_in_batches(
 
 
 @torch.no_grad()
-def scored(
+def score_documents(
     groups: Iterable[list[Text]], device: torch.device, nats_of: Callable[[list[torch.Tensor]], Iterable[float]]
 ) -> Iterator[Likelihood]:
     """Score whole documents by the nats of their sequences, group by group."""

@@ -17,7 +17,7 @@ import torch
 
 from plm_core.config import digest
 from plm_core.configs.stage_configs import LikelihoodConfig
-from plm_core.evaluation.likelihood.document_scores import Likelihood, Text, grouped, scored, side_by_side
+from plm_core.evaluation.likelihood.document_scores import Likelihood, Text, group_texts, score_documents, side_by_side
 from plm_core.training.device import Device
 
 
@@ -28,7 +28,9 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
         ValueError: the model's context has no room for a token in addition to the one that is given.
     """
     model.eval()
-    return scored(grouped(texts), device.device, lambda sequences: _nats(model, sequences, [None] * len(sequences)))
+    return score_documents(
+        group_texts(texts), device.device, lambda sequences: _nats(model, sequences, [None] * len(sequences))
+    )
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from plm_core.configs.stage_configs import LikelihoodConfig
-from plm_core.evaluation.likelihood.document_scores import Likelihood, Text, grouped, read_in_batches, windows
+from plm_core.evaluation.likelihood.document_scores import Likelihood, Text, group_texts, read_in_batches, windows
 from plm_core.text.tokenizers import CLS, EOS, MASK, SEP
 from plm_core.training.device import Device
 
@@ -84,7 +84,7 @@ def _scored(
     """Score the excerpt of each document in windows of at most ``room`` tokens."""
     excerpts = (text.first(config.excerpt) for text in texts)
     batch = COPIES_AT_ONCE * room
-    for group in grouped(excerpts, lambda text: len(text.ids) * min(len(text.ids), room), batch):
+    for group in group_texts(excerpts, lambda text: len(text.ids) * min(len(text.ids), room), batch):
         ids = torch.tensor([token for text in group for token in text.ids], dtype=torch.long, device=device.device)
         # Tokens of one word are masked together; without `within_word` every token is its own word.
         starts = torch.tensor([start for text in group for start in text.starts], dtype=torch.bool)

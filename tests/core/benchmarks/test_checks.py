@@ -13,10 +13,10 @@ from plm_core.benchmarks.behaviour_checks import (
     TWICE,
     Check,
     Judged,
+    check_counts,
     checks_of,
-    counted,
-    examined,
     read_checks,
+    run_behaviour_checks,
     write_checks,
 )
 from plm_core.benchmarks.example_readers import Example
@@ -42,7 +42,7 @@ def test_each_expectation_by_hand():
         Check("f", "direction", "not good", None, "other", "t1"),
         Check("g", "direction", "goodish", None, "other", "a"),
     ]
-    judged = examined(SST2, checks, TEST, [1.0, 0.0], words)
+    judged = run_behaviour_checks(SST2, checks, TEST, [1.0, 0.0], words)
     assert judged == [
         Judged("a", "plain", "positive", "positive", 1),
         Judged("b", "negation", "negative", "negative", 1),
@@ -52,7 +52,7 @@ def test_each_expectation_by_hand():
         Judged("f", "direction", "not positive", "negative", 1),
         Judged("g", "direction", "not positive", "positive", 0),
     ]
-    assert counted(judged) == {
+    assert check_counts(judged) == {
         **{"checks/plain/asked": 1, "checks/plain/failed": 0, "checks/negation/asked": 2, "checks/negation/failed": 1},
         **{
             "checks/typos/asked": 2,
@@ -64,7 +64,7 @@ def test_each_expectation_by_hand():
 
 
 def test_the_answer_that_is_compared_is_the_models_own_not_the_label():
-    (judged,) = examined(SST2, [Check("a", "typos", "bda", None, "same", "t2")], TEST, [0.0, 1.0], words)
+    (judged,) = run_behaviour_checks(SST2, [Check("a", "typos", "bda", None, "same", "t2")], TEST, [0.0, 1.0], words)
     assert (judged.expected, judged.answered, judged.passed) == ("positive", "negative", 0)
 
 
@@ -80,8 +80,8 @@ def test_what_is_compared_to_an_example_outside_the_sample_is_left_out_with_what
         asked_ids.extend(e.id for e in examples)
         return words(examples)
 
-    assert [check.id for check in examined(SST2, checks, TEST[:1], [1.0], ask)] == asked_ids == ["c"]
-    assert examined(SST2, checks[:1], TEST[:1], [1.0], lambda _: pytest.fail("nothing to ask")) == []
+    assert [check.id for check in run_behaviour_checks(SST2, checks, TEST[:1], [1.0], ask)] == asked_ids == ["c"]
+    assert run_behaviour_checks(SST2, checks[:1], TEST[:1], [1.0], lambda _: pytest.fail("nothing to ask")) == []
 
 
 @pytest.mark.parametrize(("answer", "passed"), [(2.24, 1), (2.26, 0), (1.76, 1)])
@@ -89,7 +89,7 @@ def test_numbers_are_the_same_within_a_twentieth_of_the_span(answer, passed):
     test = [Example("t", "a", "b", 1.0), Example("u", "a", "c", 2.0)]
     checks = [Check("s", "swapped", "b", "a", "same", "t"), Check("o", "other", "b", "a", "other", "t")]
     checks.append(Check("l", "twice", "b", "b", "label", 2.0))
-    judged = examined(STSB, checks, test, [2.0, 3.0], lambda some: [answer] * len(some))
+    judged = run_behaviour_checks(STSB, checks, test, [2.0, 3.0], lambda some: [answer] * len(some))
     assert [check.passed for check in judged] == [passed, 1 - passed, passed]
     assert judged[0].answered == f"{answer:.4g}"
 

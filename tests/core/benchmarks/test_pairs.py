@@ -13,8 +13,8 @@ from plm_core.benchmarks.pair_sets import (
     RULES,
     Pair,
     PairsConfig,
-    changed,
     load_pairs,
+    pairs_from,
     read_pairs,
     write_pairs,
 )
@@ -28,7 +28,7 @@ TEXTS = st.lists(WORDS, min_size=1, max_size=120).map(" ".join)
 
 
 def pairs_of(rule, text):
-    return list(changed(Document("d", text, "own", {}), RULES[rule]))
+    return list(pairs_from(Document("d", text, "own", {}), RULES[rule]))
 
 
 @given(TEXTS, st.sampled_from(list(RULES)))

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plm_core.benchmarks.example_readers import Example
-from plm_core.benchmarks.task_sources import counts, grouped, hold_out, shared
+from plm_core.benchmarks.task_sources import assign_groups, counts, hold_out, shared_text_counts
 from plm_core.benchmarks.task_table import TASKS
 
 NUMBERS = st.lists(st.integers(0, 10**6), unique=True, min_size=1, max_size=99)
@@ -63,13 +63,13 @@ def test_texts_that_stand_in_two_splits_are_counted_whatever_their_labels():
         "valid": [pair("3", "p", "q", 1), pair("4", "y", "x")],
         "test": [pair("5", "y", "x"), pair("6", "x", "y"), pair("7", "xy", "")],
     }
-    assert shared(TASKS["rte"].task, splits) == {
+    assert shared_text_counts(TASKS["rte"].task, splits) == {
         "test_also_in_train": 1,
         "test_also_in_valid": 1,
         "valid_also_in_train": 1,
         "test_groups_also_in_train": 0,
     }
-    assert shared(TASKS["mrpc"].task, splits) == {
+    assert shared_text_counts(TASKS["mrpc"].task, splits) == {
         "test_also_in_train": 2,
         "test_also_in_valid": 2,
         "valid_also_in_train": 2,
@@ -80,7 +80,10 @@ def test_texts_that_stand_in_two_splits_are_counted_whatever_their_labels():
 def test_groups_of_test_that_are_also_in_train_are_counted():
     train = [pair(str(i), f"a{i}", "b", group=g) for i, g in enumerate(("", "x", "y", "y"))]
     test = [pair(str(9 - i), f"c{i}", "d", group=g) for i, g in enumerate(("y", "", "y", "x", "z"))]
-    assert shared(TASKS["rte"].task, {"train": train, "valid": [], "test": test})["test_groups_also_in_train"] == 2
+    assert (
+        shared_text_counts(TASKS["rte"].task, {"train": train, "valid": [], "test": test})["test_groups_also_in_train"]
+        == 2
+    )
 
 
 def test_examples_are_counted_by_split_subset_and_class():
@@ -107,7 +110,7 @@ def pairs(*texts, group=""):
 
 
 def groups(*texts):
-    return [example.group for example in grouped(pairs(*enumerate(texts)))]
+    return [example.group for example in assign_groups(pairs(*enumerate(texts)))]
 
 
 def test_a_premise_in_three_examples_is_a_group_named_after_the_first():
@@ -123,16 +126,16 @@ def test_what_is_asked_of_many_or_is_short_is_nothing_in_common():
     named = [Example(f"e{i}", sentence(i), "the food", 0) for i in range(3)]
     chosen = [Example(f"e{i}", sentence(i), None, 0, choices=(sentence("yes"), sentence("no"))) for i in range(3)]
     for examples in (questions, named, chosen):
-        assert grouped(examples) == examples
+        assert assign_groups(examples) == examples
     texts = ["我们的账单有误，请再寄一份。", "食物"] * 2
-    result = grouped([Example(f"e{i}", text, None, 0) for i, text in enumerate(texts)])
+    result = assign_groups([Example(f"e{i}", text, None, 0) for i, text in enumerate(texts)])
     assert [e.group for e in result] == ["e0", "", "e0", ""]
 
 
 def test_a_group_that_is_known_stays_and_takes_nobody_in():
     speech = pairs((0, (1, 2)), (1, (1, 2)), group="speech")
-    assert grouped([*speech, *pairs((2, (1, 2)))]) == [*speech, *pairs((2, (1, 2)))]
-    assert grouped([]) == []
+    assert assign_groups([*speech, *pairs((2, (1, 2)))]) == [*speech, *pairs((2, (1, 2)))]
+    assert assign_groups([]) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=60), st.randoms(use_true_random=False))
@@ -146,5 +149,5 @@ def test_the_groups_are_the_same_in_any_order(texts, draw):
         return {frozenset(ids) for ids in members.values()}
 
     shuffled = random.Random(draw.random()).sample(examples, len(examples))
-    assert together(grouped(examples)) == together(grouped(shuffled))
-    assert {e.id for e in grouped(examples)} == {e.id for e in examples}
+    assert together(assign_groups(examples)) == together(assign_groups(shuffled))
+    assert {e.id for e in assign_groups(examples)} == {e.id for e in examples}

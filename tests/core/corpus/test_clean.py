@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plm_core.benchmarks.example_readers import NUMBER
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.cleaning import Bounds, CleanConfig, clean_document, counted
+from plm_core.corpus.cleaning import Bounds, CleanConfig, clean_document, count_names
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import LanguageConfig, language_of, require_known
 from plm_core.corpus.masking import EMAIL, mask
@@ -117,7 +117,7 @@ def test_what_was_read_is_what_was_kept_and_what_each_rule_removed(documents, co
         total.update(cleaned.counts)
         removals += cleaned.removals
         kept += [cleaned.document] if cleaned.document else []
-    assert set(total) <= set(counted(config))
+    assert set(total) <= set(count_names(config))
     assert total["read_documents"] == len(documents)
     assert total["read_paragraphs"] == sum(len(paragraphs(normalize(d.text))) for d in documents)
     assert total["read_bytes"] == sum(len(d.text.encode()) for d in documents)

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from plm_core.config import UserError
 from plm_core.corpus import decontamination, shingles
-from plm_core.corpus.decontamination import DecontaminateConfig, ExampleFile, Examples, decontaminate, read_examples
+from plm_core.corpus.decontamination import (
+    DecontaminateConfig,
+    EvaluationExamples,
+    ExampleFile,
+    decontaminate,
+    read_examples,
+)
 from plm_core.corpus.document import Document
 
 WORDS = [f"w{i}" for i in range(3000)]
@@ -25,7 +31,7 @@ def text(seed, length):
 
 
 def examples(*texts, **config):
-    collected = Examples(DecontaminateConfig(**config))
+    collected = EvaluationExamples(DecontaminateConfig(**config))
     collected.add([("quiz", f"q{i}", question) for i, question in enumerate(texts)])
     return collected.index()
 
@@ -78,7 +84,7 @@ def test_a_repeated_ngram_counts_once():
 @pytest.mark.parametrize("length", [7, 8, 12, 13])
 def test_short_examples_are_looked_for_whole_unless_they_are_too_short(length):
     question = text(1, length)
-    looked_for = Examples(DecontaminateConfig())
+    looked_for = EvaluationExamples(DecontaminateConfig())
     looked_for.add([("quiz", "q0", question)])
     ((_, _, hits),) = decontaminate([document(f"{text(2, 5)} {question} {text(3, 5)}")], looked_for.index())
     assert (len(looked_for), looked_for.too_short, len(hits)) == ((0, 1, 0) if length == 7 else (1, 0, 1))
@@ -134,10 +140,10 @@ def test_what_many_examples_share_is_looked_for_once():
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_processes_share_an_index_in_memory_and_find_what_it_finds(tmp_path, count):
-    looked_for = Examples(DecontaminateConfig())
+    looked_for = EvaluationExamples(DecontaminateConfig())
     looked_for.add([("quiz", f"q{i}", text(i, 20)) for i in range(count)])
     looked_for.write_index(tmp_path / "index.joblib")
-    shared = decontamination.opened(tmp_path / "index.joblib")
+    shared = decontamination.open_index(tmp_path / "index.joblib")
     arrays = [*vars(shared).values(), *(array for table in shared.tables.values() for array in vars(table).values())]
     assert {type(array) for array in arrays if isinstance(array, np.ndarray)} == {np.memmap}
     documents = [document(text(i, 20)) for i in range(5)]

@@ -16,13 +16,13 @@ from plm_core.corpus.document import (
     Document,
     Part,
     Texts,
-    gather,
+    gather_parts,
     parts_of,
     pieces_of,
     read_documents,
     read_rows,
     row_writer,
-    some_of,
+    sample_row_groups,
     write_documents,
 )
 
@@ -164,7 +164,7 @@ def test_some_texts_are_as_many_as_may_be_and_evenly_spread(tmp_path_factory, co
         for file, numbers in (("0", range(count)), ("1", range(count, 2 * count))):
             write_documents(folder / f"{file}.parquet", [Document(f"{i:02}", f"{i:01000}", "s") for i in numbers])
     group = pq.read_metadata(folder / "0.parquet").row_group(0).total_byte_size
-    pieces, share = some_of(folder, most)
+    pieces, share = sample_row_groups(folder, most)
     texts = Texts(pieces)
     chosen = [int(text) for text in texts]
     assert chosen == list(map(int, texts))
@@ -186,7 +186,7 @@ def test_a_table_may_be_a_folder_of_files_and_is_read_in_their_order(tmp_path, m
     if not linked:
         monkeypatch.setattr(module.os, "link", refuse)
     table = tmp_path / "all.parquet"
-    gather(sorted(tmp_path.glob("part-*")), table)
+    gather_parts(sorted(tmp_path.glob("part-*")), table)
     assert [path.name for path in sorted(table.iterdir())] == ["00000.parquet", "00001.parquet", "00002.parquet"]
     assert list(read_documents(table)) == documents
     assert [document for part in parts_of([table]) for document in part.documents()] == documents

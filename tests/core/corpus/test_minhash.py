@@ -146,7 +146,7 @@ def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monk
 
 
 def test_more_texts_than_a_graph_can_number_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(minhash.Index, "__len__", lambda _: 1 << 31)
+    monkeypatch.setattr(minhash.SignatureIndex, "__len__", lambda _: 1 << 31)
     (tmp_path / "paragraphs").mkdir()
     with pytest.raises(
         UserError, match=r"^deduplicate.paragraphs: 2,147,483,648 of .*: set deduplicate.paragraphs: off"

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from plm_core.configs.stage_configs import LikelihoodConfig
 from plm_core.evaluation.likelihood import document_scores, order_bits_per_byte
 from plm_core.evaluation.likelihood.bits_per_byte import score
-from plm_core.evaluation.likelihood.document_scores import tokenized, total, windows
+from plm_core.evaluation.likelihood.document_scores import sum_scores, tokenized, windows
 from plm_core.text.tokenizers import EOS
 
 
@@ -100,4 +100,4 @@ def test_bits_are_divided_by_utf8_bytes_and_not_by_characters(make_gpt, tokenize
     text = "Ünïcödé 漢字 🚀"
     assert (len(text), len(text.encode())) == (12, 23)
     (likelihood,) = score(make_gpt(vocab_size=307), [tokenized(text, tokenizer)], LikelihoodConfig(stride=13), device)
-    assert total([likelihood]).bits_per_byte == pytest.approx(likelihood.nats / math.log(2) / 23, rel=1e-12)
+    assert sum_scores([likelihood]).bits_per_byte == pytest.approx(likelihood.nats / math.log(2) / 23, rel=1e-12)

@@ -19,15 +19,15 @@ from plm_core.evaluation.fewshot_scoring import (
     BETWEEN_SHOTS,
     COLUMNS,
     RULES,
-    Answer,
-    Asked,
+    FewshotAnswer,
+    PromptedTask,
     Question,
     answers,
-    chosen,
+    choose_options,
+    evidence_rows,
     likelihoods,
     measured,
     question,
-    rows,
 )
 from plm_core.text.tokenizers import EOS, PAD
 
@@ -140,12 +140,14 @@ def test_each_rule_by_hand():
     }
     assert tuple(values) == RULES
     best = {name: max(range(4), key=scores.__getitem__) for name, scores in values.items()}
-    assert chosen(answers, *given, alone) == best == {"sum": 0, "per_byte": 2, "per_token": 2, "unconditional": 3}
+    assert (
+        choose_options(answers, *given, alone) == best == {"sum": 0, "per_byte": 2, "per_token": 2, "unconditional": 3}
+    )
 
 
 def test_bytes_are_those_of_utf_8_and_of_equals_the_first_is_taken():
-    assert chosen(["éé", "ab"], [1, 1], [-math.log(8), -math.log(4)], [0.0, 0.0])["per_byte"] == 0
-    assert set(chosen(["ab", "cd"], [2, 2], [-1.0, -1.0], [-3.0, -3.0]).values()) == {0}
+    assert choose_options(["éé", "ab"], [1, 1], [-math.log(8), -math.log(4)], [0.0, 0.0])["per_byte"] == 0
+    assert set(choose_options(["ab", "cd"], [2, 2], [-1.0, -1.0], [-3.0, -3.0]).values()) == {0}
 
 
 TASK = GlueTask("bowls", "classification", "What is in it?", ("salt", "rice"), ("accuracy",), "accuracy")
@@ -184,7 +186,7 @@ def bowls():
     draw = random.Random(1)
     train = [Example(f"t{i}", text(draw, i % 2), None, i % 2) for i in range(99)]
     test = [Example(f"e{i}", text(draw, i % 3 == 0), None, int(i % 3 == 0)) for i in range(60)]
-    return Asked(TASK, PROMPT, test, [0.0] * 60, train, 1, None)
+    return PromptedTask(TASK, PROMPT, test, [0.0] * 60, train, 1, None)
 
 
 def test_a_model_that_has_read_the_pattern_answers_by_it(make_gpt, tokenizer, bowls):
@@ -211,7 +213,7 @@ def test_a_multiple_choice_is_among_the_texts_of_each_example(make_gpt, tokenize
         return Example(f"e{i}", f"{choices[i % 3][:4]} so", "ka", i % 3, choices=tuple(choices))
 
     train, test = [example(i) for i in range(33)], [example(i) for i in range(40)]
-    goes_on = Asked(task, GOES_ON, test, [0.0] * 40, train, 1, None)
+    goes_on = PromptedTask(task, GOES_ON, test, [0.0] * 40, train, 1, None)
     loaded = trained(make_gpt, tokenizer, lambda draw: goes_on.show(draw.choice(train)))
     assert measured(goes_on, 0, answers(goes_on, 0, loaded, CPU), None)["score"] == 1
     alike = replace(goes_on, test=[replace(test[0], choices=("x", "x", "x"))], overlaps=[0.0])
@@ -265,7 +267,7 @@ def test_contaminated_examples_are_left_out_of_the_score_and_told(bowls):
     for i, example in enumerate(bowls.test[:12]):
         label = int(example.label)
         choices = dict.fromkeys(RULES, label) | {"sum": 1 - label if i in wrong else label}
-        answered.append(Answer(example, choices, 0, False, 0.5 + 0.1 * i if i < 4 else 0.49 if i == 4 else 0.0))
+        answered.append(FewshotAnswer(example, choices, 0, False, 0.5 + 0.1 * i if i < 4 else 0.49 if i == 4 else 0.0))
     figures = measured(bowls, 0, answered, 0.5)
     assert (figures["examples"], figures["excluded"]) == (8, 4)
     assert (figures["score"], figures["all_score"]) == (5 / 8, 9 / 12)
@@ -278,7 +280,7 @@ def test_contaminated_examples_are_left_out_of_the_score_and_told(bowls):
     together = [replace(answer, example=replace(answer.example, group="d")) for answer in answered]
     single = measured(bowls, 0, together, 0.5)
     assert (single["score_low"], single["score"], single["score_high"]) == (0.0, 5 / 8, 1.0)
-    row = dict(zip(COLUMNS, rows(TASK, answered)[5], strict=True))
+    row = dict(zip(COLUMNS, evidence_rows(TASK, answered)[5], strict=True))
     right = TASK.labels[int(bowls.test[5].label)]
     assert (row["id"], row["label"], row["per_token"], row["overlap"]) == ("e5", right, right, "0.0")
     assert row["prediction"] != right

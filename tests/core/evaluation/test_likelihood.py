@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plm_core.configs.stage_configs import LikelihoodConfig
 from plm_core.evaluation.likelihood import document_scores, scorer_of
-from plm_core.evaluation.likelihood.document_scores import total
+from plm_core.evaluation.likelihood.document_scores import sum_scores
 from plm_core.objectives import QUANTITIES
 
 CONFIG = LikelihoodConfig(stride=5, excerpt=29, orders=2)
@@ -69,10 +69,10 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
     tokens = scored + (not cut and not quantity.endswith("pseudo_bits_per_byte"))
     assert (likelihood.tokens, likelihood.bytes) == (tokens, sum(text.sizes[:scored]))
     assert likelihood.nats == pytest.approx(tokens * math.log(vocab_size), rel=1e-12)
-    assert total([likelihood]).bits_per_byte == pytest.approx(
+    assert sum_scores([likelihood]).bits_per_byte == pytest.approx(
         tokens * math.log2(vocab_size) / likelihood.bytes, rel=1e-12
     )
-    assert total([likelihood]).perplexity == pytest.approx(vocab_size, rel=1e-12)
+    assert sum_scores([likelihood]).perplexity == pytest.approx(vocab_size, rel=1e-12)
 
 
 @pytest.mark.parametrize("together", [2, 5, 16])

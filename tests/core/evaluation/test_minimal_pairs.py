@@ -7,7 +7,7 @@ from plm_core.benchmarks.pair_sets import Pair
 from plm_core.configs.stage_configs import LikelihoodConfig
 from plm_core.evaluation import significance
 from plm_core.evaluation.evidence import TASK_COLUMNS, read_task
-from plm_core.evaluation.pair_scoring import file_of, rows
+from plm_core.evaluation.pair_scoring import file_of, pair_rows
 from plm_core.evaluation.sealed_csv import sealed
 
 CONFIG = LikelihoodConfig(stride=5, excerpt=3)
@@ -19,7 +19,7 @@ def table(folder, answers):
         Pair(f"p{i:03}", f"good {i}", f"bad {i}", paradigm, group) for i, (paradigm, group, *_) in enumerate(answers)
     ]
     path = folder / file_of("own")
-    path.write_text(sealed(TASK_COLUMNS, rows(pairs, [(good, bad) for *_, good, bad in answers], CONFIG)))
+    path.write_text(sealed(TASK_COLUMNS, pair_rows(pairs, [(good, bad) for *_, good, bad in answers], CONFIG)))
     return read_task([path])
 
 

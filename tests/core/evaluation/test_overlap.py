@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from plm_core.corpus.document import Document, write_documents
 from plm_core.corpus.part_pool import Pool
-from plm_core.evaluation.train_overlap import any_of, overlaps, search_in, search_part, standing
+from plm_core.evaluation.train_overlap import ngrams_in_any_part, ngrams_in_text, overlaps, search_in, search_part
 
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=12).map(" ".join), max_size=4)
 
 
 def among(training):
-    return lambda wanted: standing(wanted, training)
+    return lambda wanted: ngrams_in_text(wanted, training)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_is_found_in_parts_is_what_is_found_in_all(tmp_path_factory, exampl
             results.append(folder / str(i))
             results[-1].mkdir()
             search_part((wanted, (folder / f"{i}.parquet", slice(0, 1))), results[-1])
-        return any_of(wanted, results)
+        return ngrams_in_any_part(wanted, results)
 
     for in_parts, whole in zip(overlaps(examples, search, 3), overlaps(examples, among(training), 3), strict=True):
         np.testing.assert_array_equal(in_parts, whole)

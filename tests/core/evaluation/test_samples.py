@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.configs.stage_configs import around
-from plm_core.evaluation.samples import copied, distinct, fill, repeated
-from plm_core.evaluation.train_overlap import standing
+from plm_core.configs.stage_configs import around_blank
+from plm_core.evaluation.samples import copied_shares, distinct, fill, repetition_share
+from plm_core.evaluation.train_overlap import ngrams_in_text
 from plm_core.text.tokenizers import CLS, MASK, PIECES, SEP
 
 
@@ -36,13 +36,13 @@ def test_a_blank_is_filled_by_the_likeliest_pieces_in_order(make_bert, tokenizer
     ],
 )
 def test_a_blank_hides_the_space_before_it(text, parts):
-    assert around(text) == parts
+    assert around_blank(text) == parts
 
 
 @pytest.mark.parametrize(("text", "blanks"), [("", 0), ("no blank", 0), ("a ___ and ___", 2)])
 def test_a_text_without_exactly_one_blank_is_an_error(text, blanks):
     with pytest.raises(ValueError, match=f"^cloze: '{text}' has {blanks} blanks; expected exactly one ___"):
-        around(text)
+        around_blank(text)
 
 
 def test_a_text_longer_than_the_context_is_an_error(make_bert, tokenizer, device):
@@ -53,7 +53,7 @@ def test_a_text_longer_than_the_context_is_an_error(make_bert, tokenizer, device
 
 
 def among(training):
-    return lambda wanted: standing(wanted, training)
+    return lambda wanted: ngrams_in_text(wanted, training)
 
 
 WORDS = st.lists(st.sampled_from("abc"), max_size=30).map(" ".join)
@@ -63,32 +63,32 @@ def test_by_hand():
     texts = ["The cat saw the cat", "a  dog\nsaw THE cat"]
     assert distinct(texts, 1) == 5 / 10  # the cat saw a dog
     assert distinct(texts, 2) == 5 / 8  # (the cat) three times, (saw the) twice
-    assert repeated(texts, 2) == (1 / 4 + 0) / 2  # (the cat) stands in the first before
-    assert copied(texts, among(["He saw the cat there", "and a dog"]), 3) == (2 / 6, 3)
-    assert copied(texts, among(["A dog: saw the cat."]), 3) == (4 / 6, 5)  # marks are no words
-    assert copied(["a b c d e f", "b c"], among(["x a b c y", "b c d e"]), 3) == (3 / 4, 5)
+    assert repetition_share(texts, 2) == (1 / 4 + 0) / 2  # (the cat) stands in the first before
+    assert copied_shares(texts, among(["He saw the cat there", "and a dog"]), 3) == (2 / 6, 3)
+    assert copied_shares(texts, among(["A dog: saw the cat."]), 3) == (4 / 6, 5)  # marks are no words
+    assert copied_shares(["a b c d e f", "b c"], among(["x a b c y", "b c d e"]), 3) == (3 / 4, 5)
 
 
 def test_of_a_script_without_spaces_each_character_is_a_word():
     assert distinct(["我爱我家", "我 家"], 1) == 3 / 6
-    assert repeated(["我家我家我家"], 2) == 1 - 2 / 5
+    assert repetition_share(["我家我家我家"], 2) == 1 - 2 / 5
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["one two"]])
 def test_of_texts_without_such_a_sequence_nothing_can_be_said(texts):
     assert math.isnan(distinct(texts, 3))
-    assert math.isnan(repeated(texts, 3))
-    share, longest = copied(texts, among(["one two three"]), 3)
+    assert math.isnan(repetition_share(texts, 3))
+    share, longest = copied_shares(texts, among(["one two three"]), 3)
     assert math.isnan(share)
     assert longest == 0
 
 
 @given(texts=st.lists(WORDS, max_size=4), n=st.integers(1, 4))
 def test_shares_are_between_0_and_1_and_a_text_is_copied_from_itself(texts, n):
-    for value in (distinct(texts, n), repeated(texts, n)):
+    for value in (distinct(texts, n), repetition_share(texts, n)):
         assert math.isnan(value) or 0 <= value <= 1
-    share, longest = copied(texts, among(texts[::-1]), n)
+    share, longest = copied_shares(texts, among(texts[::-1]), n)
     most = max((len(text.split()) for text in texts), default=0)
     assert (share, longest) == ((1.0, most) if most >= n else (pytest.approx(math.nan, nan_ok=True), 0))
-    alone, _ = copied(texts, among([]), n)
+    alone, _ = copied_shares(texts, among([]), n)
     assert math.isnan(alone) or alone == 0

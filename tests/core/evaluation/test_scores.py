@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plm_core.corpus.normalize import normalize
 from plm_core.evaluation.likelihood import named
-from plm_core.evaluation.likelihood.document_scores import Likelihood, Text, tokenized, total, windows
+from plm_core.evaluation.likelihood.document_scores import Likelihood, Text, sum_scores, tokenized, windows
 from plm_core.objectives import QUANTITIES
 
 LENGTHS = st.integers(1, 199)
@@ -33,7 +33,7 @@ def test_words_of_wordpiece_begin_at_every_piece_that_goes_on_with_none(tokenize
 
 def test_sums_are_divided_once():
     """A short document does not weigh as much as a long one."""
-    whole = total([Likelihood(8.0, 2, 4), Likelihood(2.0, 3, 96)])
+    whole = sum_scores([Likelihood(8.0, 2, 4), Likelihood(2.0, 3, 96)])
     assert (whole.nats, whole.tokens, whole.bytes) == (10.0, 5, 100)
     assert whole.nats_per_token == 2.0
     assert whole.bits_per_byte == pytest.approx(10 / math.log(2) / 100)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.finetuning.classifier import Classifier, collate, draw_anew, example_loss, predict
-from plm_core.finetuning.featurize import Row
+from plm_core.finetuning.featurize import InputRow
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.finetuning.task_heads import ExampleBatch
 from plm_core.models.bert import BERT, BERTConfig
@@ -23,7 +23,7 @@ EACH = pytest.mark.parametrize("paper", ["gpt", "llama", "bert", "modernbert", "
 
 def row(ids, label, segments=None):
     """An example of one sequence."""
-    return Row([Written(ids, segments or [0] * len(ids))], label)
+    return InputRow([Written(ids, segments or [0] * len(ids))], label)
 
 
 def rows(count, seed=0, longest=13):
@@ -137,10 +137,10 @@ def test_a_pair_in_both_orders_is_the_same_pair_the_other_way_round(make_classif
     """Radford et al. 2018, section 3.3: both orders are processed, and their states added before the linear layer."""
     model = make_classifier("gpt").eval()
     first, second = Written([BOS, 9, SEP, 7, 8, CLS], [0] * 6), Written([BOS, 7, 8, SEP, 9, CLS], [0] * 6)
-    both, reverse = model(collate([Row([first, second], 0)])), model(collate([Row([second, first], 0)]))
+    both, reverse = model(collate([InputRow([first, second], 0)])), model(collate([InputRow([second, first], 0)]))
     torch.testing.assert_close(both, reverse, rtol=1e-12, atol=1e-12)
     bias = model.head[-1].bias
-    apart = sum(model(collate([Row([sequence], 0)])) - bias for sequence in (first, second))
+    apart = sum(model(collate([InputRow([sequence], 0)])) - bias for sequence in (first, second))
     torch.testing.assert_close(both, apart + bias, rtol=1e-12, atol=1e-12)
 
 

@@ -11,7 +11,7 @@ from plm_core.benchmarks.example_readers import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict, set_dropout
 from plm_core.finetuning.featurize import characters, encoded
-from plm_core.finetuning.finetune_results import answered, evidence, measured
+from plm_core.finetuning.finetune_results import evidence, example_answers, measured
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.task_heads import LONGEST_ANSWER, SPANS, AnswerSpan, Predicted, SpanBatch
 from plm_core.models.bert import BERT, BERTConfig
@@ -130,7 +130,7 @@ def learned(name, objective, tokenizer, device, folder):
         return Validation(predict(model, training.encoded, 99, device.device).loss)
 
     list(train(model, example_loss, batch_at, validate, config, device, Snapshots(folder)))
-    predicted = answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
+    predicted = example_answers(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
     return measured(task, training.examples, test.examples, predicted), list(
         evidence(task, test.examples, predicted, "rule")
     )
@@ -242,7 +242,7 @@ def windowed(name, tokenizer):
 def test_the_tags_of_a_long_sentence_come_from_all_its_windows(tokenizer, device):
     rows, model = windowed("tags", tokenizer)
     predicted = predict(model, rows.encoded, 7, device.device)
-    joined = answered(TASKS["tags"], rows, predicted, tokenizer)
+    joined = example_answers(TASKS["tags"], rows, predicted, tokenizer)
     for example, answer in zip(rows.examples, joined.answers, strict=True):
         assert len(answer) == len(example.words)
     ids = [tag for row in range(len(rows.owners) - 1) for tag in predicted.answers[row]]
@@ -269,7 +269,7 @@ def test_the_best_span_of_all_windows_is_cut_out_of_the_text(tokenizer, device, 
                 if score > best[0]:
                     begin, stop = spans[row.first + first - 1][0], spans[row.first + last - 1][1]
                     best = score, rows.examples[0].b[begin:stop].strip(), float(together[first, last].exp())
-    joined = answered(task, rows, predict(model, rows.encoded, 7, device.device), tokenizer)
+    joined = example_answers(task, rows, predict(model, rows.encoded, 7, device.device), tokenizer)
     none = unanswerable and min(score for score, _ in nulls) > best[0]
     expected = ("", math.prod(p for _, p in nulls)) if none else best[1:]
     assert joined.answers[0] == expected[0]
@@ -283,7 +283,7 @@ def test_no_answer_is_given_where_cls_has_the_largest_logits_and_the_task_knows_
     never = [span._replace(null_score=-99.0) for span in spans]
     for given, unanswerable, empty in [(spans, True, True), (spans, False, False), (never, True, False)]:
         task = replace(TASKS["spans"], unanswerable=unanswerable)
-        joined = answered(task, rows, predicted._replace(answers=given), tokenizer)
+        joined = example_answers(task, rows, predicted._replace(answers=given), tokenizer)
         assert (joined.answers[1] == "") is empty
 
 
@@ -306,7 +306,7 @@ def test_the_threshold_of_no_answer_is_the_one_that_scores_best(tokenizer, devic
     predicted = predicted._replace(answers=spans)
 
     def score(threshold):
-        joined = answered(task, rows, predicted, tokenizer, threshold)
+        joined = example_answers(task, rows, predicted, tokenizer, threshold)
         return measured(task, rows.examples, rows.examples, joined)["score"]
 
     threshold = SPANS.threshold(task, rows, predicted, tokenizer)

@@ -62,7 +62,7 @@ class Levels(TaskHead):
 
 
 def rounded(task, train, valid, test):
-    answers, sure = linear_baselines.numbers(task, train, valid, test)
+    answers, sure = linear_baselines.ridge_regression(task, train, valid, test)
     return [min(max(round(a), 0), len(task.labels) - 1) for a in answers], sure
 
 
@@ -114,7 +114,7 @@ def test_it_is_fine_tuned_scored_and_compared_with_a_linear_model(task, make_gpt
         Snapshots(tmp_path / "snapshots"),
     )
     assert len(list(reports)) > 1
-    tuned = finetune_results.answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
+    tuned = finetune_results.example_answers(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
     baseline = Predicted(*linear_baselines.predict(task, splits["train"], splits["valid"], splits["test"]), math.nan)
     for answered, least in ((tuned, 0.8), (baseline, 0.6)):
         figures = finetune_results.measured(task, splits["train"], test.examples, answered)

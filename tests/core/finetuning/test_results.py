@@ -9,8 +9,8 @@ from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
 from plm_core.finetuning import task_heads
-from plm_core.finetuning.featurize import Row, Rows
-from plm_core.finetuning.finetune_results import answered, constant, measured, require_scorable
+from plm_core.finetuning.featurize import InputRow, Rows
+from plm_core.finetuning.finetune_results import constant_class, example_answers, measured, require_scorable
 from plm_core.finetuning.task_heads import Predicted
 
 TASK = GlueTask("t", "classification", "?", ("billing", "other"), ("accuracy",), "accuracy")
@@ -28,17 +28,17 @@ NUMBERS = GlueTask("t", "regression", "?", (), ("pearson",), "pearson")
     ],
 )
 def test_a_model_that_always_answers_the_same_class_is_known(task, answers, expected):
-    assert constant(task, Predicted(answers, [0.5] * len(answers), 0.0)) == expected
+    assert constant_class(task, Predicted(answers, [0.5] * len(answers), 0.0)) == expected
 
 
 def test_what_the_parts_of_a_text_say_is_taken_together():
-    rows = Rows([Example("x", "", None, 0), Example("y", "", None, 0)], [Row([], 0)] * 3, [0, 0, 1])
+    rows = Rows([Example("x", "", None, 0), Example("y", "", None, 0)], [InputRow([], 0)] * 3, [0, 0, 1])
     logs = [[log(p) for p in shares] for shares in ((0.6, 0.4), (0.1, 0.9), (0.7, 0.3))]
-    joined = answered(TASK, rows, Predicted(logs, [nan] * 3, 0.25), tokenizer=None)
+    joined = example_answers(TASK, rows, Predicted(logs, [nan] * 3, 0.25), tokenizer=None)
     assert (joined.answers, joined.loss) == ([1, 0], 0.25)
     surer = sqrt(0.4 * 0.9)
     assert joined.confidences == pytest.approx([surer / (surer + sqrt(0.6 * 0.1)), 0.7], rel=1e-12)
-    numbers = answered(NUMBERS, rows, Predicted([1.0, 2.5, -3.0], [nan] * 3, 0.25), tokenizer=None)
+    numbers = example_answers(NUMBERS, rows, Predicted([1.0, 2.5, -3.0], [nan] * 3, 0.25), tokenizer=None)
     assert numbers.answers == [1.75, -3.0]
 
 
@@ -71,7 +71,7 @@ YEARS = [1991.0, 2003.0, 2019.0]
 
 
 def rows(labels, owners):
-    return Rows([Example(str(y), "", None, y) for y in labels], [Row([], labels[i]) for i in owners], owners)
+    return Rows([Example(str(y), "", None, y) for y in labels], [InputRow([], labels[i]) for i in owners], owners)
 
 
 def test_equal_labels_are_a_unit_apart():

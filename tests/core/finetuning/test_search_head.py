@@ -13,7 +13,7 @@ from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task_table import TASKS
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
 from plm_core.finetuning.featurize import encoded
-from plm_core.finetuning.finetune_results import answered, measured
+from plm_core.finetuning.finetune_results import example_answers, measured
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.task_heads import SEARCH, TEMPERATURE
 from plm_core.objectives import OBJECTIVES
@@ -58,7 +58,7 @@ def test_what_stands_for_the_words_of_a_query_is_found_after_training(tokenizer,
     learned, test = (rows_of(examples(n, seed), "masked", tokenizer) for n, seed in ((400, 1), (99, 2)))
 
     def score():
-        joined = answered(TASK, test, predict(model, test.encoded, 13, device.device), tokenizer)
+        joined = example_answers(TASK, test, predict(model, test.encoded, 13, device.device), tokenizer)
         return measured(TASK, learned.examples, test.examples, joined)["ndcg_at_10"]
 
     def batch_at(step):

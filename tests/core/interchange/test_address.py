@@ -18,7 +18,7 @@ from published import FOLDERS, texts
 from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.interchange import import_hf
-from plm_core.interchange.published_models import opened
+from plm_core.interchange.published_models import open_published
 
 H, G, D, L = 4, 2, 32, 2
 NAMES = {
@@ -92,7 +92,7 @@ def written(path, folder, model, architecture="llama", pre="smollm", kind=None, 
 
 
 def read(address, target):
-    with opened(str(address)) as (folder, exact):
+    with open_published(str(address)) as (folder, exact):
         import_hf(folder, target, exact)
     return checkpoint.load(target)
 
@@ -133,15 +133,15 @@ def test_quantised_weights_are_near(llama, tmp_path, kind):
 )
 def test_a_gguf_file_of_another_model_is_refused(llama, tmp_path, how, message):
     path = written(tmp_path / "model.gguf", *llama, **how)
-    with pytest.raises(UserError, match=message), opened(str(path)):
+    with pytest.raises(UserError, match=message), open_published(str(path)):
         pass
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path):
     (tmp_path / "a.gguf").write_bytes(b"GGUF" + bytes(40))
-    with pytest.raises(UserError, match=r"a\.gguf: not a GGUF file"), opened(str(tmp_path / "a.gguf")):
+    with pytest.raises(UserError, match=r"a\.gguf: not a GGUF file"), open_published(str(tmp_path / "a.gguf")):
         pass
-    with pytest.raises(UserError, match=r"b\.gguf: missing"), opened(str(tmp_path / "b.gguf")):
+    with pytest.raises(UserError, match=r"b\.gguf: missing"), open_published(str(tmp_path / "b.gguf")):
         pass
 
 

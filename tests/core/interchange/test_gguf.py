@@ -13,7 +13,7 @@ from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.interchange import import_hf
 from plm_core.interchange.gguf_files import export_gguf
-from plm_core.interchange.published_models import opened
+from plm_core.interchange.published_models import open_published
 
 OWN = ("bpe", "bytelevel")
 PUBLISHED = ("llama-tied", "qwen2", "mistral")
@@ -33,7 +33,7 @@ def ours(request, tokenizers, tmp_path_factory):
 
 
 def again(path, target):
-    with opened(str(path)) as (folder, exact):
+    with open_published(str(path)) as (folder, exact):
         import_hf(folder, target, exact)
     return checkpoint.load(target)
 
@@ -94,7 +94,7 @@ def test_a_chat_template_and_the_tokens_of_a_conversation_go_along(tmp_path):
     (tmp_path / "theirs/chat_template.jinja").write_text("{{ messages }}")
     import_hf(tmp_path / "theirs", tmp_path / "ours")
     export_gguf(tmp_path / "ours", tmp_path / "model.gguf", "gguf")
-    with opened(str(tmp_path / "model.gguf")) as (folder, _):
+    with open_published(str(tmp_path / "model.gguf")) as (folder, _):
         facts = json.loads((folder / "tokenizer_config.json").read_text())
         added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
     assert facts == {

@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 from plm_core import checkpoint
 from plm_core.interchange import import_hf
 from plm_core.interchange.gguf_files import export_gguf
-from plm_core.interchange.published_models import opened
+from plm_core.interchange.published_models import open_published
 from plm_core.text.tokenizers import CLS, SEP
 
 
@@ -23,7 +23,7 @@ def installed(package):
 
 
 def read(address, target):
-    with opened(address) as (folder, exact):
+    with open_published(address) as (folder, exact):
         import_hf(folder, target, exact)
         return Path(folder), checkpoint.load(target)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plm_core.configs.architectures import MODELS, BERTConfig
-from plm_core.models.bert import BERT, embedded
+from plm_core.models.bert import BERT, embed_ids
 
 LAYERS, D = 5, 128
 RESIDUAL = 0.02 / math.sqrt(2 * LAYERS)
@@ -98,7 +98,7 @@ def test_heads_that_look_at_neighbours_find_them_in_every_document(heads, width)
     model = BERT(config).eval()
     ids = torch.randint(997, (3, 100))
     documents = (torch.arange(100) >= 41).long().expand(3, 100)
-    x, mask = embedded(model, ids, documents=documents)
+    x, mask = embed_ids(model, ids, documents=documents)
     q, k, _ = model.blocks[0].attention.qkv(x).view(3, 100, 3, heads, -1).permute(2, 0, 3, 1, 4)
     weights = (q @ k.mT * (width / heads) ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
     assert (weights[:, (heads + 1) // 2 :] < 0.2).all()

@@ -9,7 +9,7 @@ from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
 from plm_core.generation import KVCache
 from plm_core.interchange import FAMILIES
-from plm_core.models.blocks import places_in, same_document
+from plm_core.models.blocks import document_positions, same_document
 from plm_core.models.xlnet import Memory
 from plm_core.objectives.objective import IGNORED
 
@@ -99,12 +99,12 @@ def test_a_text_is_continued_as_the_reference_continues_it(pair, dtype, paper):
 @pytest.mark.parametrize("paper", ["gpt", "llama"])
 def test_documents_side_by_side_are_what_the_reference_makes_of_their_mask_and_places(pair, dtype, paper):
     ours, theirs = pair(paper, dtype)
-    assert places_in(DOCUMENTS).max() == 10
+    assert document_positions(DOCUMENTS).max() == 10
     with exactly(dtype):
         expected = theirs(
             ids(rows=3),
             attention_mask=additive(same_document(DOCUMENTS).tril(), dtype),
-            position_ids=places_in(DOCUMENTS),
+            position_ids=document_positions(DOCUMENTS),
             use_cache=False,
         ).logits
         F.cross_entropy(expected.flatten(0, 1), ids(3, rows=3).flatten()).backward()
@@ -171,7 +171,7 @@ def test_documents_of_modernbert_are_what_the_reference_makes_of_their_masks_and
     seen = {"full_attention": same_document(DOCUMENTS), "sliding_attention": same_document(DOCUMENTS) & near}
     with exactly(dtype):
         masks = {name: additive(mask, dtype) for name, mask in seen.items()}
-        expected = theirs(ids(rows=3), attention_mask=masks, position_ids=places_in(DOCUMENTS)).logits
+        expected = theirs(ids(rows=3), attention_mask=masks, position_ids=document_positions(DOCUMENTS)).logits
     agree(ours.logits(ours(ids(rows=3), documents=DOCUMENTS)), expected)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plm_core.config import UserError
-from plm_core.configs.architectures import MODELS, differing, shape
+from plm_core.configs.architectures import MODELS, differing_sizes, shape
 
 SIZES = {
     # Exactly those of the released checkpoints. The paper's table 2 says 117M, 345M, 762M and 1542M, known to be
@@ -98,4 +98,4 @@ LEARNED = {"dropout": 0.3, "initializer_range": 0.3, "initial_embeddings": "neig
 )
 def test_what_differs_is_what_changes_the_computation(paper, changes, differ):
     sizes = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 24}
-    assert differing(MODELS[paper].config(**sizes | changes), MODELS[paper].config(**sizes)) == differ
+    assert differing_sizes(MODELS[paper].config(**sizes | changes), MODELS[paper].config(**sizes)) == differ

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from papers import make
 
-from plm_core.objectives.masked import ELSEWHERE, FOLLOWS, Masked, mask, slots
+from plm_core.objectives.masked import ELSEWHERE, FOLLOWS, Masked, mask, max_predictions
 from plm_core.objectives.objective import IGNORED
 from plm_core.text.samplers import draws, spread
 from plm_core.text.tokenizers import CLS, MASK, PAD, PIECES, SEP, UNK
@@ -153,7 +153,7 @@ def test_validation_reads_windows_spread_over_the_whole_text(store):
     assert len(rows) == 23
     for row, start in zip(rows, starts, strict=True):
         text = store.tokens(start, start + length).tolist()
-        assert sum(a != b for a, b in zip(row[1:-1], text, strict=True)) <= slots(objective.rate, length)
+        assert sum(a != b for a, b in zip(row[1:-1], text, strict=True)) <= max_predictions(objective.rate, length)
 
 
 def test_a_context_without_room_for_text_is_refused(store):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from papers import PAPERS, SIZES, loud, make
 
-from plm_core.models.blocks import places_in
+from plm_core.models.blocks import document_positions
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.objective import IGNORED
@@ -156,4 +156,4 @@ def test_the_metrics_say_how_rows_are_used(short):
 
 def test_places_begin_anew_in_each_document():
     documents = torch.tensor([[0, 0, 0, 1, 2, 2], [3, 3, 3, 3, 3, 3], [0, 1, 2, 3, 4, 9]])
-    assert places_in(documents).tolist() == [[0, 1, 2, 0, 0, 1], [0, 1, 2, 3, 4, 5], [0] * 6]
+    assert document_positions(documents).tolist() == [[0, 1, 2, 0, 0, 1], [0, 1, 2, 3, 4, 5], [0] * 6]

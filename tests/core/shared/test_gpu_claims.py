@@ -82,7 +82,7 @@ def test_another_user_waits_and_comes_after(gpu):
     assert second.stdout.readline() == "True\n", second.communicate()
     with Claim([gpu], 1) as claim:
         assert not claim.take()
-        assert f"process {second.pid} of nobody" in gpu_claims.waiting(claim.busy)
+        assert f"process {second.pid} of nobody" in gpu_claims.waiting_message(claim.busy)
     end(second)
 
 
@@ -145,7 +145,7 @@ def choose(monkeypatch, chosen):
 def test_visible_gpus_are_named_by_their_whole_uuid(monkeypatch, chosen, seen):
     monkeypatch.setattr(gpu_claims, "_nvml_uuids", lambda: ("GPU-a1", "GPU-b2", "GPU-b3"))
     choose(monkeypatch, chosen)
-    assert gpu_claims.visible() == seen
+    assert gpu_claims.visible_gpus() == seen
 
 
 @pytest.fixture
@@ -174,11 +174,11 @@ def test_a_gpu_that_does_not_respond_is_left_out_with_a_line_and_keeps_its_numbe
     choose(monkeypatch, chosen)
     listed.append(pynvml.NVML_ERROR_GPU_IS_LOST)
     with pytest.warns(UserWarning, match="^GPU 0 is left out: GPU is lost"):
-        assert gpu_claims.visible() == seen
+        assert gpu_claims.visible_gpus() == seen
 
 
 @pytest.mark.parametrize(("chosen", "seen"), [(None, ("GPU-1", "GPU-2")), ("0", ("GPU-1",))])
 def test_a_gpu_that_a_control_group_withholds_is_not_counted(listed, monkeypatch, chosen, seen):
     choose(monkeypatch, chosen)
     listed.append(pynvml.NVML_ERROR_NO_PERMISSION)
-    assert gpu_claims.visible() == seen
+    assert gpu_claims.visible_gpus() == seen

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from plm_core.shared.files import held
-from plm_core.shared.run_journal import Journal, ending, messages, parsed
+from plm_core.shared.files import is_locked
+from plm_core.shared.run_journal import Journal, end_status, messages, parse_message
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -58,16 +58,16 @@ def test_a_full_disk_refuses_a_line_and_harms_no_other(made):
 
 @pytest.mark.parametrize("line", ["", "{", "[" * 100_000, "7", "{}", '{"kind": []}', "\udcff"])
 def test_a_line_that_cannot_be_read_is_damaged(made, line):
-    assert parsed(line) == {"kind": "damaged"}
+    assert parse_message(line) == {"kind": "damaged"}
 
 
 def test_the_end_that_counts_is_the_last_one(made):
     made.append({"kind": "open"})
     made.append({"kind": "end", "status": "KILLED", "time": 7})
     made.append({"kind": "published"})
-    assert ending(made.path) == ("KILLED", True)
+    assert end_status(made.path) == ("KILLED", True)
     made.append({"kind": "open"})
-    assert ending(made.path) == (None, False)
+    assert end_status(made.path) == (None, False)
 
 
 HOLD = """
@@ -84,16 +84,16 @@ sys.stdin.read()
 
 
 def test_a_journal_is_written_as_long_as_its_process_lives_whatever_it_has_forked(made):
-    assert held(made.path)
+    assert is_locked(made.path)
     made.close()
     command = [sys.executable, "-c", HOLD, str(made.path)]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, text=True)
     assert holder.stdout.readline() == "True\n"
-    assert held(made.path)
+    assert is_locked(made.path)
     assert Journal.existing(made.path) is None
     holder.kill()
     holder.wait()
-    assert not held(made.path)
+    assert not is_locked(made.path)
     assert Journal.existing(made.path).path == made.path
 
 

@@ -21,7 +21,7 @@ def client_of():
         def opened(folder):
             uri = f"sqlite:///{folder}/mlflow.db"
             use(uri, patch)
-            with mlflow_stores.alone(uri):
+            with mlflow_stores.exclusive(uri):
                 return mlflow.MlflowClient(), uri
 
         yield opened
@@ -97,7 +97,7 @@ def test_a_store_has_its_name_once_it_is_whole(tmp_path):
         raise KeyboardInterrupt
 
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    with pytest.raises(KeyboardInterrupt), mlflow_stores.alone(uri, half):
+    with pytest.raises(KeyboardInterrupt), mlflow_stores.exclusive(uri, half):
         pass
     assert not (tmp_path / "mlflow.db").exists()
 
@@ -106,7 +106,7 @@ def test_a_store_has_its_name_once_it_is_whole(tmp_path):
             database.execute(f"create table places as select '{place}' as place")
         database.close()
 
-    with mlflow_stores.alone(uri, whole), sqlite3.connect(tmp_path / "mlflow.db") as database:
+    with mlflow_stores.exclusive(uri, whole), sqlite3.connect(tmp_path / "mlflow.db") as database:
         assert database.execute("select place from places").fetchall() == [(mlflow_stores.artifacts_of(uri),)]
     database.close()
     assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
@@ -134,4 +134,4 @@ SERVER = "https://bot:s3cr%40t@example.org:5000/mlflow"
     ],
 )
 def test_users_and_passwords_are_not_shown(text, expected):
-    assert mlflow_stores.shown(text) == expected.format("https://example.org:5000/mlflow")
+    assert mlflow_stores.without_credentials(text) == expected.format("https://example.org:5000/mlflow")

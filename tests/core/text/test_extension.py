@@ -10,7 +10,7 @@ from plm_core.evaluation.likelihood import in_evidence
 from plm_core.interchange import export_hf, import_hf
 from plm_core.text.tokenizer_kinds import read_tokenizer
 from plm_core.text.tokenizers import UNK
-from plm_core.text.vocabulary_extension import extended, grown
+from plm_core.text.vocabulary_extension import extend_tokenizer, grow_weights
 
 WORDS = [
     "another nation: thirteen frontiers, neither interior",
@@ -32,7 +32,7 @@ def start(request, tmp_path_factory):
 
 
 def larger(base, count=COUNT):
-    return read_tokenizer(base.path, extended(base, CORPUS, count))
+    return read_tokenizer(base.path, extend_tokenizer(base, CORPUS, count))
 
 
 def test_what_has_no_new_piece_is_spelled_as_before_and_all_is_decoded_alike(start):
@@ -54,7 +54,7 @@ def test_what_has_no_new_piece_is_spelled_as_before_and_all_is_decoded_alike(sta
         ]
         assert new.decode(spelled) == new.decode(after)
     assert len(used) > COUNT // 2
-    assert extended(old, CORPUS, COUNT) == new.data
+    assert extend_tokenizer(old, CORPUS, COUNT) == new.data
 
 
 def test_a_new_row_is_the_mean_of_the_rows_of_its_parts_and_old_ones_stay(start):
@@ -64,7 +64,7 @@ def test_a_new_row_is_the_mean_of_the_rows_of_its_parts_and_old_ones_stay(start)
     weights = start.model.state_dict()
     sizes = vars(start.model.config) | {"vocab_size": new.vocab_size}
     like = checkpoint.build(start.config.architecture, sizes, "model").state_dict()
-    longer = grown(weights, like, new)
+    longer = grow_weights(weights, like, new)
     changed = {name for name in weights if len(weights[name]) != len(longer[name])}
     assert changed == {name for name in ("tokens.weight", "bias", "unembed.weight") if name in weights}
     for name, tensor in longer.items():
@@ -87,7 +87,7 @@ def test_a_model_with_new_pieces_is_written_for_transformers(start, tmp_path):
     facts = vars(start.config) | {"step": 5, "tokenizer_sha256": new.sha256}
     facts["model"] = start.config.model | {"vocab_size": new.vocab_size}
     like = checkpoint.build(start.config.architecture, facts["model"], "model").state_dict()
-    weights = grown(start.model.state_dict(), like, new)
+    weights = grow_weights(start.model.state_dict(), like, new)
     checkpoint.save(tmp_path / "ours", weights, new, checkpoint.CheckpointConfig(**facts))
     export_hf(tmp_path / "ours", tmp_path / "theirs")
     model = transformers.AutoModel.from_pretrained(tmp_path / "theirs")
@@ -101,9 +101,9 @@ def test_a_model_with_new_pieces_is_written_for_transformers(start, tmp_path):
 @pytest.mark.parametrize("kind", ["bpe", "bytelevel", "wordpiece"])
 def test_a_tokenizer_that_is_not_published_is_refused(tokenizers, kind):
     with pytest.raises(ValueError, match=r"extend: .* is no published WordPiece or byte-level BPE; expected extend: 0"):
-        extended(tokenizers[kind], CORPUS, 3)
+        extend_tokenizer(tokenizers[kind], CORPUS, 3)
 
 
 def test_more_pieces_than_the_text_has_are_refused(start):
     with pytest.raises(ValueError, match=r"extend: 9999 is more than this corpus supports; expected at most \d+"):
-        extended(start.tokenizer, CORPUS, 9999)
+        extend_tokenizer(start.tokenizer, CORPUS, 9999)

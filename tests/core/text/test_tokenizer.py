@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.normalize import cut, normalize
+from plm_core.corpus.normalize import normalize, split_text
 from plm_core.text import hf_tokenizers, sentencepiece_tokenizers
 from plm_core.text.tokenizer_kinds import open_tokenizer, read_tokenizer, train_tokenizer
 from plm_core.text.tokenizers import (
@@ -291,7 +291,7 @@ def test_a_line_longer_than_the_trainer_reads_is_cut_and_not_left_out(documents,
     long = " ".join(f"zyx{'w' * (i % 7)} vut" for i in range(999))
     config = TokenizerConfig(kind, 307)
     assert train_tokenizer([*texts, long], config) != train_tokenizer(texts, config)
-    parts = list(cut(long + "q" * 250, sentencepiece_tokenizers.LONGEST_LINE))
+    parts = list(split_text(long + "q" * 250, sentencepiece_tokenizers.LONGEST_LINE))
     assert "".join(parts) == long + "q" * 250
     assert max(map(len, parts)) <= 99
     assert all(part.startswith(" ") for part in parts[1:-3])

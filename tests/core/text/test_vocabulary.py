@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from plm_core.text.tokenizers import NOT_LEARNED, PIECES, UNK
-from plm_core.text.vocabulary_quality import RARE, measure, sample, split, telling_words
+from plm_core.text.vocabulary_quality import RARE, comparison_words, measure, sample, split_word
 
 UNSEEN = ["Kasi so lobitumo. \u2603 so\n", "ba\n\nbala  漢"]
 
@@ -39,14 +39,14 @@ def test_a_sample_is_all_or_spans_the_whole():
 
 def test_telling_words_are_the_longest_and_such_as_stand_once():
     texts = ["aaaa bbb bbb cc dd d1e, ff", "gg hh hh ii jj"]
-    assert telling_words(texts, 4) == ["aaaa", "bbb", "dd", "ii"]
-    assert telling_words(["one"], 8) == ["one"]
-    assert telling_words(["12 ..."]) == []
-    assert telling_words([f"{'x' * 5000} {'y' * 40} so"]) == ["y" * 40, "so"]
+    assert comparison_words(texts, 4) == ["aaaa", "bbb", "dd", "ii"]
+    assert comparison_words(["one"], 8) == ["one"]
+    assert comparison_words(["12 ..."]) == []
+    assert comparison_words([f"{'x' * 5000} {'y' * 40} so"]) == ["y" * 40, "so"]
 
 
 def test_a_word_is_split_as_within_a_sentence(tokenizers):
-    assert split(tokenizers["bpe"], "so").startswith("▁")
-    assert split(tokenizers["bytelevel"], "so").startswith("▁")
-    assert not split(tokenizers["wordpiece"], "so").startswith("#")
-    assert split(tokenizers["unigram"], "\u2603") == "▁ <0xE2> <0x98> <0x83>"
+    assert split_word(tokenizers["bpe"], "so").startswith("▁")
+    assert split_word(tokenizers["bytelevel"], "so").startswith("▁")
+    assert not split_word(tokenizers["wordpiece"], "so").startswith("#")
+    assert split_word(tokenizers["unigram"], "\u2603") == "▁ <0xE2> <0x98> <0x83>"

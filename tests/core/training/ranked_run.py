@@ -30,7 +30,7 @@ from plm_core.training import parallelize
 from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import prepare
 from plm_core.training.loop import Stopped, train
-from plm_core.training.ranks import join, leave, whole
+from plm_core.training.ranks import gather_weights, join, leave
 from plm_core.training.snapshot import Snapshots
 
 WAYS = {
@@ -109,7 +109,7 @@ def main(paper, folder, out, stop=None):
         written = [asdict(replace(report, throughput=None)) for report in reports]
     except Stopped:
         return
-    weights = whole(model.state_dict(), ranks)
+    weights = gather_weights(model.state_dict(), ranks)
     assert bool(weights) == ranks.first
     assert ranks.size == 1 or ranks.mode == "ddp" or type(model.tokens.weight.data).__name__ == "DTensor"
     if ranks.first:

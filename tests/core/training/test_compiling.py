@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 
 from plm_core.configs.architectures import MODELS
 from plm_core.finetuning.classifier import Classifier, collate, example_loss
-from plm_core.finetuning.featurize import Row
+from plm_core.finetuning.featurize import InputRow
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.objectives.causal import causal_batch
 from plm_core.objectives.objective import Loss
@@ -154,7 +154,7 @@ def test_rows_of_as_many_lengths_as_there_are_have_a_graph_each(device):
     loss_of = compiled(example_loss, device.device)
     widths = set()
     for length in range(6, 131):
-        batch = collate([Row([Written([7] * length, [0] * length)], 1)], 130)
+        batch = collate([InputRow([Written([7] * length, [0] * length)], 1)], 130)
         if batch.inputs.shape[-1] not in widths:
             loss_of(classifier, batch, None)
             widths.add(batch.inputs.shape[-1])
@@ -177,7 +177,8 @@ def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, archi
     widths = set()
     for length in lengths:
         rows = [
-            Row([Written(draw.integers(7, 37, n).tolist(), [0] * n)], int(draw.integers(3))) for n in (5, length, 6)
+            InputRow([Written(draw.integers(7, 37, n).tolist(), [0] * n)], int(draw.integers(3)))
+            for n in (5, length, 6)
         ]
         few, exact = collate(rows, 42), collate(rows)
         widths.add(few.inputs.shape[-1])

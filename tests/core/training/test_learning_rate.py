@@ -8,9 +8,9 @@ from folds import CONFIG, OPTIMIZER, batch_at
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plm_core.training.learning_rate import learning_rate_at, progress_at
 from plm_core.training.loop import Stopped
 from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.learning_rate import learning_rate_at, progress_at
 
 PEAK = 0.5
 SCHEDULES = ("cosine", "linear", "wsd")

@@ -13,9 +13,9 @@ from plm_core.objectives.objective import IGNORED, Batch
 from plm_core.training.callbacks.anomaly_monitor import Diverged
 from plm_core.training.callbacks.loss_metrics import Validation, best_report
 from plm_core.training.device import Device
+from plm_core.training.learning_rate import learning_rate_at, progress_at
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.learning_rate import learning_rate_at, progress_at
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.training_config import LoopConfig
 

@@ -6,7 +6,7 @@ import pytest
 
 from plm_core import checkpoint
 from plm_core.config import UserError, from_dict
-from plm_core.training.size_presets import OBJECTIVES, TIMES, learning_rate, recipe_for, rows, sized
+from plm_core.training.size_presets import OBJECTIVES, TIMES, batch_rows, fill_in_size, learning_rate, recipe_for
 from plm_core.training.training_config import LoopConfig, OptimizerConfig
 from tasks.parameters.pretrain_config import PretrainConfig, require_trainable
 
@@ -31,7 +31,9 @@ SECTION = {
 
 
 def test_the_rule_beside_the_published_table():
-    batches = {name: rows(layers, width, 2048) / 2**9 / tokens for name, (layers, width, tokens, _) in TABLE.items()}
+    batches = {
+        name: batch_rows(layers, width, 2048) / 2**9 / tokens for name, (layers, width, tokens, _) in TABLE.items()
+    }
     assert batches == dict.fromkeys(TABLE, 1.0) | {"760M": 2.0, "175B": 1.25}
     lower = {name: round(rate / learning_rate(width) - 1, 2) for name, (_, width, _, rate) in TABLE.items()}
     assert list(lower.values()) == [0.0, -0.33, -0.17, -0.11, -0.11, 0.07, 0.12, 0.60]
@@ -44,7 +46,7 @@ def test_the_rule_beside_the_published_table():
 def test_a_depth_fills_in_shape_batch_and_learning_rate(size, layers, heads, width, batch, rate):
     section = SECTION | {"size": size}
     before = copy.deepcopy(section)
-    filled = sized(section, "pretrain.gpt")
+    filled = fill_in_size(section, "pretrain.gpt")
     assert section == before
     assert filled == {
         "architecture": "gpt",
@@ -65,7 +67,7 @@ def test_a_depth_fills_in_shape_batch_and_learning_rate(size, layers, heads, wid
 )
 def test_a_name_is_a_published_size(architecture, size, rate, batch, memory):
     section = SECTION | {"architecture": architecture, "size": size, "model": {}}
-    filled = sized(section, "p")
+    filled = fill_in_size(section, "p")
     assert filled["training"]["optimizer"]["learning_rate"] == pytest.approx(rate)
     assert filled["training"]["batch"] == batch
     shape = checkpoint.shape(architecture, filled["model"] | {"vocab_size": 99}, "p")
@@ -76,25 +78,28 @@ def test_a_name_is_a_published_size(architecture, size, rate, batch, memory):
 def test_what_is_written_stands_and_the_rest_follows_from_it():
     model = {"context": 64, "width": 384}
     written = SECTION | {"size": 3, "model": model, "training": SECTION["training"] | {"batch": 24}}
-    filled = sized(written, "p")
+    filled = fill_in_size(written, "p")
     assert filled["model"] == {"context": 64, "width": 384, "layers": 3, "heads": 6}
     assert filled["training"]["batch"] == 24
     assert filled["training"]["optimizer"]["learning_rate"] == learning_rate(384)
-    filled = sized(SECTION | {"size": 3, "training": {"optimizer": OPTIMIZER | {"learning_rate": 0.7}}}, "p")
-    assert filled["training"] == {"batch": rows(3, 192, 256), "optimizer": OPTIMIZER | {"learning_rate": 0.7}}
-    filled = sized(SECTION | {"size": "small", "model": {"context": 32, "layers": 2}}, "p")
+    filled = fill_in_size(SECTION | {"size": 3, "training": {"optimizer": OPTIMIZER | {"learning_rate": 0.7}}}, "p")
+    assert filled["training"] == {"batch": batch_rows(3, 192, 256), "optimizer": OPTIMIZER | {"learning_rate": 0.7}}
+    filled = fill_in_size(SECTION | {"size": "small", "model": {"context": 32, "layers": 2}}, "p")
     assert filled["model"] == {"preset": "small", "context": 32, "layers": 2}
-    assert filled["training"]["batch"] == rows(2, 768, 32)
+    assert filled["training"]["batch"] == batch_rows(2, 768, 32)
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(7, 0), (450, 45), (19_999, 1_999), (500_000, 2_000)])
 def test_the_warm_up_is_that_of_gpt_or_a_tenth_of_the_steps(steps, warmup):
     training = {"seed": 1, "steps": steps}
-    assert sized(SECTION | {"size": 3, "training": training}, "p")["training"]["optimizer"]["warmup_steps"] == warmup
+    assert (
+        fill_in_size(SECTION | {"size": 3, "training": training}, "p")["training"]["optimizer"]["warmup_steps"]
+        == warmup
+    )
 
 
 def test_a_batch_has_at_least_eight_rows():
-    assert rows(1, 64, 2**17) == 8
+    assert batch_rows(1, 64, 2**17) == 8
 
 
 RECIPES = [(time, architecture) for time, recipes in TIMES.items() for architecture in recipes]
@@ -104,39 +109,39 @@ RECIPES = [(time, architecture) for time, recipes in TIMES.items() for architect
 def test_a_time_fills_in_a_training_that_can_be_trained(time, architecture):
     objective = {"name": OBJECTIVES[architecture]["name"]}
     section = {"architecture": architecture, "objective": objective, "size": time, "training": {"seed": 1}}
-    filled = sized(section, "p")
+    filled = fill_in_size(section, "p")
     config = from_dict(PretrainConfig, filled, "p")
     require_trainable(config, 8192, "p")
     recipe, loop = TIMES[time][architecture], config.training
     assert (loop.steps, loop.batch, loop.optimizer.learning_rate) == (recipe.steps, recipe.rows, recipe.rate)
     assert loop.steps / 30 < loop.valid_every <= loop.steps / 20
-    assert sized(filled | {"size": time}, "p") == filled
+    assert fill_in_size(filled | {"size": time}, "p") == filled
 
 
 def test_what_is_written_beside_a_time_stands():
     written = {"model": {"width": 64, "dropout": 0.2}, "training": {"seed": 3, "optimizer": {"clip_norm": 2.0}}}
     section = {"architecture": "gpt", "objective": {"name": "hybrid", "rate": 0.4}, "size": "5 core-minutes"} | written
-    filled, recipe = sized(section, "p"), recipe_for("5 core-minutes", "gpt", "p")
+    filled, recipe = fill_in_size(section, "p"), recipe_for("5 core-minutes", "gpt", "p")
     assert filled["model"] == recipe["model"] | written["model"]
     assert filled["objective"] == section["objective"]  # the recipe's is another objective
     assert filled["training"]["optimizer"] == recipe["training"]["optimizer"] | {"clip_norm": 2.0}
     assert filled["training"]["seed"] == 3
     assert filled["training"]["precision"] == "bfloat16"
     masked = section | {"architecture": "bert", "objective": {"name": "masked", "packing": "documents"}}
-    assert sized(masked, "p")["objective"] == {"name": "masked", "rate": 0.3, "packing": "documents"}
+    assert fill_in_size(masked, "p")["objective"] == {"name": "masked", "rate": 0.3, "packing": "documents"}
     adamw = written | {"training": {"optimizer": {"name": "adamw", "learning_rate": 0.5}}}
-    assert sized(section | adamw, "p")["training"]["optimizer"]["learning_rate"] == 0.5
+    assert fill_in_size(section | adamw, "p")["training"]["optimizer"]["learning_rate"] == 0.5
     for steps, warmup in ((90, 11), (780, 100), (7_800, 100)):
-        fewer = sized(section | {"training": {"steps": steps}}, "p")["training"]["optimizer"]
+        fewer = fill_in_size(section | {"training": {"steps": steps}}, "p")["training"]["optimizer"]
         assert fewer == recipe["training"]["optimizer"] | {"warmup_steps": warmup}
     cosine = {"training": {"optimizer": {"schedule": "cosine"}}}
-    assert OptimizerConfig(**sized(section | cosine, "p")["training"]["optimizer"]).schedule == "cosine"
+    assert OptimizerConfig(**fill_in_size(section | cosine, "p")["training"]["optimizer"]).schedule == "cosine"
 
 
 def test_a_section_without_a_size_is_left_as_it_is():
-    assert sized(SECTION, "p") is SECTION
-    assert sized(SECTION | {"size": None}, "p") == SECTION
-    assert sized("text", "p") == "text"
+    assert fill_in_size(SECTION, "p") is SECTION
+    assert fill_in_size(SECTION | {"size": None}, "p") == SECTION
+    assert fill_in_size("text", "p") == "text"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +178,7 @@ def test_a_section_without_a_size_is_left_as_it_is():
 )
 def test_what_the_rule_cannot_read_is_refused_by_its_dotted_name(changed, message):
     with pytest.raises(UserError, match=message):
-        sized(SECTION | {"size": 4} | changed, "p.g")
+        fill_in_size(SECTION | {"size": 4} | changed, "p.g")
 
 
 def test_with_a_start_a_time_fills_in_how_to_train():
@@ -186,14 +191,14 @@ def test_with_a_start_a_time_fills_in_how_to_train():
         "size": "5 core-minutes",
         "training": {"seed": 1, "optimizer": {"weight_decay": 0.1}},
     }
-    filled = sized(section, "pretrain.mine")
+    filled = fill_in_size(section, "pretrain.mine")
     assert filled["model"] == section["model"] | {"dropout": 0.0}
     assert filled["row_length"] == 128
     loop = from_dict(LoopConfig, filled["training"], "training")
     assert (loop.optimizer.weight_decay, loop.optimizer.learning_rate) == (0.1, pytest.approx(6e-4))
-    longer = sized(section | {"size": "20 core-minutes"}, "pretrain.mine")["training"]
+    longer = fill_in_size(section | {"size": "20 core-minutes"}, "pretrain.mine")["training"]
     assert longer["steps"] == pytest.approx(4 * loop.steps, abs=40)
-    deeper = sized(section | {"model": section["model"] | {"layers": 24}}, "pretrain.mine")["training"]
+    deeper = fill_in_size(section | {"model": section["model"] | {"layers": 24}}, "pretrain.mine")["training"]
     assert loop.steps / 4 <= deeper["steps"] < loop.steps / 2
     # The lowest layer's share of the highest rate does not depend on the depth.
     assert deeper["optimizer"]["layer_decay"] ** 24 == pytest.approx(loop.optimizer.layer_decay**6, rel=0.2)

@@ -60,7 +60,7 @@ def root(template, tmp_path, monkeypatch):
 
 def champion(root, number):
     """A version with a file, made champion."""
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         run = opened.client.create_run(opened.experiment()).info.run_id
         opened.client.log_text(run, f"weights {number}", "weights")
         if number == "1":
@@ -74,7 +74,7 @@ def champions(root):
     # By another name each time: SQLAlchemy holds the file open that it knows.
     name = root.with_name(f"{root.name} {secrets.token_hex(4)}")
     name.symlink_to(root)
-    with model_registry.opened(name) as opened:
+    with model_registry.open_registry(name) as opened:
         place = opened.client.get_run(opened.champion().run_id).info.artifact_uri
         assert place.startswith(name.as_uri())
         return opened.ledger.champions(), (Path(unquote(urlsplit(place).path)) / "weights").read_text()
@@ -285,7 +285,7 @@ def test_what_cannot_be_done_is_one_line(root, tmp_path):
     with pytest.raises(UserError, match=r"nowhere://x: .*nowhere"):
         backup.backup(root, "nowhere://x")
     made = backup.backup(root, str(kept))
-    with checkout.only_one(root, pipeline=True), pytest.raises(UserError, match="another pipeline"):
+    with checkout.lock_checkout(root, pipeline=True), pytest.raises(UserError, match="another pipeline"):
         backup.restore(root, str(kept))
     (kept / f"backups/{made.name}.json").rename(kept / "backups/2130-12-31T23-59-59-0Z.json")
     with pytest.raises(UserError, match="is of the future; set the clock"):

@@ -11,7 +11,7 @@ import pytest
 from registries import PARAMS, project, training
 
 from flows.maintenance import checkout_checks, doctor, findings, output_checks
-from flows.run.checkout import checked_out
+from flows.run.checkout import open_checkout
 from flows.schedule import history
 
 GRAPH = """
@@ -41,7 +41,7 @@ def root(ran, tmp_path):
 
 
 def findings_of(root, check, all_bytes=False):
-    report = findings.look({"one": check}, root, all_bytes)
+    report = findings.apply_checks({"one": check}, root, all_bytes)
     assert report.unseen == {}
     return {(finding.where, finding.what): finding for finding in report.findings}
 
@@ -49,7 +49,7 @@ def findings_of(root, check, all_bytes=False):
 def mended(root, check, *gone):
     """Mending takes away these findings and no other."""
     before = findings_of(root, check)
-    report = findings.look({"one": check}, root, False, mend=True)
+    report = findings.apply_checks({"one": check}, root, False, mend=True)
     assert {(finding.where, finding.what) for finding in report.mended} == set(gone)
     assert findings_of(root, check).keys() == before.keys() - set(gone)
 
@@ -62,7 +62,7 @@ def files(root):
 
 def test_an_undisturbed_checkout_is_well_and_stays_as_it_is(root):
     before = files(root)
-    report = doctor.look(root, True, mend=True)
+    report = doctor.run_checks(root, True, mend=True)
     assert (doctor.status(report), report.findings, report.unseen, report.mended) == (doctor.WELL, [], {}, [])
     assert files(root) == before
 
@@ -84,7 +84,7 @@ def test_outputs_that_differ_from_the_lock_are_found_and_what_is_missing_is_brou
 
 def test_after_a_kill_one_run_settles_all_and_no_old_output_is_brought_back(root):
     """A stage's outputs are deleted before it runs."""
-    history.change(root, begun=1.0)
+    history.update(root, begun=1.0)
     shutil.rmtree(root / "d")
     (first, _), (what, lost) = findings_of(root, output_checks.outputs).items()
     assert first == ("outputs", "the last run, of 1970-01-01 00:00 UTC, was killed")
@@ -102,22 +102,22 @@ def test_a_new_clone_is_well(root):
     for name in ("d", "f", "g"):
         shutil.rmtree(root / name, ignore_errors=True)
         (root / name).unlink(missing_ok=True)
-    report = findings.look({"outputs": output_checks.outputs, "cache": output_checks.cached}, root, True)
+    report = findings.apply_checks({"outputs": output_checks.outputs, "cache": output_checks.cached}, root, True)
     assert (report.findings, report.unseen) == ([], {})
     assert "nothing that dvc.lock records is here yet" in report.notes[0]
 
 
 def test_a_run_that_is_due_while_outputs_are_compared_happens_and_they_are_let_alone(root, monkeypatch):
     shutil.rmtree(root / "d")
-    compare = output_checks.differing
+    compare = output_checks.differing_outputs
 
     def run_beside(root):
-        with checked_out(root, False, print) as held:
+        with open_checkout(root, False, print) as held:
             assert held.stale
         return compare(root)
 
-    monkeypatch.setattr(output_checks, "differing", run_beside)
-    report = findings.look({"outputs": output_checks.outputs}, root, False)
+    monkeypatch.setattr(output_checks, "differing_outputs", run_beside)
+    report = findings.apply_checks({"outputs": output_checks.outputs}, root, False)
     assert (report.findings, report.unseen) == ([], {})
     assert "has started; try again" in report.notes[0]
 
@@ -195,8 +195,8 @@ def test_a_run_for_which_the_disk_has_no_room_is_found(root):
 def test_a_broken_part_keeps_nobody_from_looking_at_the_rest(root):
     (root / "d/x").unlink()
     (root / "params.yaml").write_text("tracking: {uri: 3}")
-    report = doctor.look(root)
+    report = doctor.run_checks(root)
     assert report.unseen.keys() == {"registry"}
     assert [finding.where for finding in report.findings] == ["d"]
-    assert json.loads(json.dumps(doctor.plain(report)))["findings"][0]["where"] == "d"
+    assert json.loads(json.dumps(doctor.report_data(report)))["findings"][0]["where"] == "d"
     assert doctor.status(report) == doctor.WRONG

@@ -16,7 +16,7 @@ from flows.registry.ledger import Decision
 
 
 def look(root, everything=False, mend=False):
-    return findings.look({"registry": check}, root, everything, mend)
+    return findings.apply_checks({"registry": check}, root, everything, mend)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def built(tmp_path_factory, empty_store):
     for content, action in ((b"a", "promoted"), (b"b", "promoted"), (b"c", "refused")):
         number = register(root, content)
         if action == "refused":
-            with model_registry.opened(root) as opened:
+            with model_registry.open_registry(root) as opened:
                 opened.set_alias("challenger", number)
         judge(root, number, action)
     return root, shutil.copytree(root, tmp_path_factory.mktemp("copy") / "root")
@@ -91,7 +91,7 @@ def test_a_project_without_a_registry_is_well_and_gets_none(tmp_path):
 
 def test_a_run_that_was_deleted_is_found_and_restored(root):
     run = run_of(root, "1")
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.client.delete_run(run)
     assert findings_of(root) == {("plm version 1", "its run was deleted")}
     mended(root, ("plm version 1", "its run was deleted"))
@@ -99,7 +99,7 @@ def test_a_run_that_was_deleted_is_found_and_restored(root):
 
 def test_a_run_that_mlflow_gc_took_is_found(root):
     run = run_of(root, "1")
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.client.delete_run(run)
         opened.client._tracking_client.store._hard_delete_run(run)
     shutil.rmtree(root / f"artifacts/mlflow/artifacts/{run}")
@@ -156,10 +156,10 @@ def test_aliases_that_name_nothing_are_found_and_only_the_champion_is_left_to_pe
 
 
 def test_a_champion_whom_the_ledger_does_not_know_is_found(root):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.set_alias("champion", "1")
     assert findings_of(root) == {("the model plm", "somebody has made version 1 the champion, but the ledger has 2")}
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.delete_alias("champion")
     assert findings_of(root) == {("the model plm", "no version is the champion, although version 2 was")}
     (left,) = not_mended(root).findings
@@ -167,27 +167,27 @@ def test_a_champion_whom_the_ledger_does_not_know_is_found(root):
 
 
 def test_a_decision_that_was_interrupted_is_found_and_carried_through(root):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         run = opened.ledger.begin(Decision("promoted by hand", "1", "2", ["because"]))
     wrong = (f"run {run} of the ledger", "a decision was interrupted: version 1 promoted by hand")
     assert findings_of(root) == {wrong}
     mended(root, wrong)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         assert (opened.alias("champion"), opened.ledger.champions()) == ("1", ["1", "2", "1"])
 
 
 def test_tags_of_a_verdict_that_are_missing_are_found_and_taken_from_the_ledger(root):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.client.delete_model_version_tag("plm", "3", "gate")
     wrong = ("plm version 3", "tags of its verdict are missing: gate")
     assert findings_of(root) == {wrong}
     mended(root, wrong)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         assert opened.get("3").tags["gate"] == "refused"
 
 
 def test_what_the_store_refuses_while_it_is_mended_is_a_line(root):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.client.delete_model_version_tag("plm", "3", "gate")
     sql(root, "create trigger no before insert on model_version_tags begin select raise(abort, 'not today'); end")
     assert "not today" in look(root, mend=True).unseen["registry"]
@@ -209,12 +209,12 @@ def test_a_registration_that_was_killed_is_found_and_ended_and_a_young_one_is_no
     what = "a registration was killed and left it RUNNING without a version"
     assert findings_of(root) == {(f"run register ({runs[0]})", what)}
     mended(root, (f"run register ({runs[0]})", what))
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         assert [opened.client.get_run(run).info.status for run in runs] == ["KILLED", "RUNNING"]
 
 
 def test_a_run_without_process_or_journal_is_found_and_ended_but_not_one_of_another_machine(root):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         tags = {"plm.journal": "1-s-0", "plm.host": socket.gethostname()}
         run = opened.client.create_run(opened.experiment(), tags=tags, run_name="s").info.run_id
         opened.client.create_run(opened.experiment(), tags=tags | {"plm.host": "elsewhere"})
@@ -224,7 +224,7 @@ def test_a_run_without_process_or_journal_is_found_and_ended_but_not_one_of_anot
 
 
 def test_a_run_that_ends_while_the_doctor_looks_is_well_and_keeps_how_it_ended(root, monkeypatch):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         tags = {"plm.journal": "1-s-0", "plm.host": socket.gethostname()}
         slow, slower = (opened.client.create_run(opened.experiment(), tags=tags).info.run_id for _ in range(2))
         listed = health.journals

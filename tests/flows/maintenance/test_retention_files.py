@@ -16,10 +16,10 @@ from registries import PARAMS, training
 from flows import cli
 from flows.flow_configs import Retention
 from flows.maintenance import checkout_checks, doctor, findings, output_checks
-from flows.run.checkout import HeldError, only_one
+from flows.run.checkout import HeldError, lock_checkout
 from flows.run.graph import Graph
 from flows.sweeps import trial_checkouts
-from flows.sweeps.trial_checkouts import Workspaces
+from flows.sweeps.trial_checkouts import TrialCheckouts
 from plm_core.shared.errors import UserError
 
 RULES = Retention(versions=2, champions=2, days=7, snapshots_days=7)
@@ -54,7 +54,7 @@ def whats(find, root, rules=RULES):
 
 def deleted(find, root, rules=RULES):
     """What is deleted, and the bytes that this frees."""
-    report = findings.look({"one": find}, root, rules, mend=True)
+    report = findings.apply_checks({"one": find}, root, rules, mend=True)
     assert (report.findings, report.unseen) == ([], {})
     return [(waste.where, waste.bytes) for waste in report.mended]
 
@@ -67,7 +67,7 @@ def commit(root, days_ago, *options):
 
 
 def well(root):
-    report = findings.look({"a": output_checks.outputs, "b": output_checks.cached}, root, True)
+    report = findings.apply_checks({"a": output_checks.outputs, "b": output_checks.cached}, root, True)
     return doctor.status(report) == doctor.WELL
 
 
@@ -177,7 +177,7 @@ def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root,
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=r"/toy: nothing is deleted .* needed: fatal: detected dubious ownership"):
         whats(output_checks.old_objects, root)
-    report = doctor.collect(root, delete=True)
+    report = doctor.collect_garbage(root, delete=True)
     assert (list(report.unseen), report.mended) == (["cache"], [])
     shutil.rmtree(root / ".git")
     (root / ".dvc/config").write_text("[core]\n    no_scm = true\n")
@@ -257,11 +257,11 @@ def test_at_a_terminal_nothing_is_deleted_until_yes_is_said(root):
 
 
 def test_beside_a_pipeline_or_without_rules_nothing_is_deleted(root):
-    with only_one(root, pipeline=True), pytest.raises(HeldError, match="another pipeline"):
-        doctor.collect(root, delete=True)
+    with lock_checkout(root, pipeline=True), pytest.raises(HeldError, match="another pipeline"):
+        doctor.collect_garbage(root, delete=True)
     (root / "params.yaml").write_text(PARAMS.partition("retention:")[0])
     with pytest.raises(UserError, match="no section retention, so everything is kept"):
-        doctor.collect(root, delete=True)
+        doctor.collect_garbage(root, delete=True)
 
 
 @pytest.mark.parametrize(("text", "status"), [("1", 0), ("2", 1)])
@@ -278,7 +278,7 @@ def test_a_sweep_goes_when_nobody_has_gone_on_with_it_and_it_does_not_run(root):
     ran(root, "1")
     commit(root, days_ago=0)
     for name in ("old", "new", "running"):
-        sweep = Workspaces(root, name, [], root / ".dvc/cache")
+        sweep = TrialCheckouts(root, name, [], root / ".dvc/cache")
         sweep.freeze()
         (sweep.folder / "trials").mkdir(parents=True)
         (sweep.folder / "trials/1.log").write_text("a line")
@@ -288,9 +288,9 @@ def test_a_sweep_goes_when_nobody_has_gone_on_with_it_and_it_does_not_run(root):
     aged(root / "artifacts/sweeps/running", days=8)
     (root / "artifacts/sweeps/new/trials/2.log").write_text("a line")
     (root / "text").write_text("2")
-    with trial_checkouts.only_one(root / "artifacts/sweeps/running"):
+    with trial_checkouts.lock_sweep(root / "artifacts/sweeps/running"):
         aged(root / "artifacts/sweeps/running", days=8)
-        report = findings.look({"sweeps": checkout_checks.old_files}, root, RULES, mend=True)
+        report = findings.apply_checks({"sweeps": checkout_checks.old_files}, root, RULES, mend=True)
     assert [(waste.where, waste.bytes) for waste in report.mended] == [("artifacts/sweeps/old", 6)]
     assert "this sweep is already running" in report.unseen["artifacts/sweeps/running"]
     assert sorted(path.name for path in (root / "artifacts/sweeps").glob("*/")) == ["new", "running"]

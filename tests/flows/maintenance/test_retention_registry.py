@@ -26,7 +26,7 @@ def root(tmp_path, monkeypatch, empty_store):
 
 
 def numbers(root):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         return [version.number for version in opened.versions()]
 
 
@@ -35,13 +35,13 @@ def whats(root, rules=RULES):
 
 
 def deleted(root, rules=RULES):
-    report = findings.look({"registry": old_versions}, root, rules, mend=True)
+    report = findings.apply_checks({"registry": old_versions}, root, rules, mend=True)
     assert (report.findings, report.unseen) == ([], {})
     return report.mended
 
 
 def well(root):
-    return doctor.status(findings.look({"registry": check}, root, True)) == doctor.WELL
+    return doctor.status(findings.apply_checks({"registry": check}, root, True)) == doctor.WELL
 
 
 def test_what_an_alias_the_ledger_a_person_the_checkout_or_a_decision_needs_stays(root):
@@ -49,7 +49,7 @@ def test_what_an_alias_the_ledger_a_person_the_checkout_or_a_decision_needs_stay
     former, champion, kept, _, begun, aliased, old, newest = made
     for number in (former, champion):
         judge(root, number)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.tag(kept, {"keep": "our first"})
         opened.tag(old, {"keep": "false"})
         opened.set_alias("ours", aliased)
@@ -91,7 +91,7 @@ def test_a_version_that_became_the_champion_meanwhile_stays(root):
 
 def test_registrations_that_made_no_version_and_deleted_runs_go_when_they_are_old(root):
     old, young = (register(root, b"x", version=False, hours_ago=hours) for hours in (2, 0))
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         client, experiment = opened.client, opened.experiment()
         runs = [client.create_run(experiment, run_name=name).info.run_id for name in ("long", "now", "kept", "lives")]
         now = client.get_run(runs[0]).info.start_time
@@ -103,14 +103,14 @@ def test_registrations_that_made_no_version_and_deleted_runs_go_when_they_are_ol
         opened.ledger.begin(Decision("refused", "1", "", []))
     assert {waste.where for waste in deleted(root)} == {f"run register ({old})", f"run long ({runs[0]})"}
     assert whats(root) == []
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         assert opened.client.get_run(young).info.status == "FINISHED"
 
 
 def test_registrations_of_another_model_in_the_same_experiment_stay(root):
     register(root, b"a")
     theirs = register(root, b"x", version=False)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.client.create_registered_model("theirs")
         opened.client.create_model_version("theirs", f"runs:/{theirs}/model", theirs)
         opened.client.update_run(theirs, status="RUNNING")

@@ -187,7 +187,7 @@ def helping(tmp_path):
 
     def run(nodes=1):
         grant = Grant({}, launcher=("env",), helpers=nodes, helping=("env",), wanted="wanted")
-        return executor.helped(processes, tmp_path, "clean", grant, {"PLM_STAGE": "clean"}, lines.append)
+        return executor.with_helpers(processes, tmp_path, "clean", grant, {"PLM_STAGE": "clean"}, lines.append)
 
     def ask(code):
         atomic_text(tmp_path / "wanted", json.dumps(["sh", "-c", code]))

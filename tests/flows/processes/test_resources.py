@@ -178,14 +178,14 @@ def test_a_pipeline_says_which_other_one_has_the_same_cores():
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     while other.stdout.readline() != "1\n":  # pipelines of other tests
         pass
-    with resources.beside_others(print):
+    with resources.announce_pipeline(print):
         lines: list[str] = []
-        with resources.beside_others(lines.append):
+        with resources.announce_pipeline(lines.append):
             (line,) = [line for line in lines if f"process {other.pid} of" in line]
             assert line.startswith("another pipeline runs on this machine and uses the same cores: process ")
             assert not any(f"process {os.getpid()} of" in line for line in lines)
     other.communicate("\n")
-    with resources.beside_others(lines.append):
+    with resources.announce_pipeline(lines.append):
         assert len([line for line in lines if f"process {other.pid} of" in line]) == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from flows.processes import resources
 from flows.run import timing
 from flows.run.graph import Graph
-from flows.run.run_result import Outcome, Spent
+from flows.run.run_result import Spent, StageOutcome
 from plm_core.shared import environment
 
 ENOUGH = (1 << 20, 1 << 20)
@@ -33,7 +33,7 @@ def group(tmp_path, monkeypatch):
 
 def looked(*arguments) -> list[str]:
     warnings: list[str] = []
-    resources.look(*arguments, warnings.append)
+    resources.warn_if_scarce(*arguments, warnings.append)
     return warnings
 
 
@@ -46,19 +46,19 @@ def test_outputs_that_need_more_than_the_disk_has_are_told_with_what_frees_some(
 
 
 def test_memory_is_that_of_the_machine_or_what_its_control_group_leaves(tmp_path, group):
-    assert resources.available() == min(1_500_000_000, psutil.virtual_memory().available)
+    assert resources.available_memory() == min(1_500_000_000, psutil.virtual_memory().available)
     (warning,) = looked(tmp_path, 0, 1 << 40)
     assert warning.endswith("of memory are free, but the last run of this stage took 1099.5 GB: it may be killed")
     (group / "memory.max").write_text("max\n")
-    assert resources.available() > 1_500_000_000 or psutil.virtual_memory().available < 1_600_000_000
+    assert resources.available_memory() > 1_500_000_000 or psutil.virtual_memory().available < 1_600_000_000
 
 
 def test_what_the_kernel_killed_is_counted_in_the_control_group_or_on_the_machine(group, tmp_path, monkeypatch):
-    assert resources.killed_for_memory() == 2
+    assert resources.oom_kills() == 2
     (group / "memory.events").unlink()
-    assert resources.killed_for_memory() == int(re.search(r"oom_kill (\d+)", Path("/proc/vmstat").read_text())[1])
+    assert resources.oom_kills() == int(re.search(r"oom_kill (\d+)", Path("/proc/vmstat").read_text())[1])
     monkeypatch.setattr(resources, "VMSTAT", tmp_path / "none")
-    assert resources.killed_for_memory() == 0
+    assert resources.oom_kills() == 0
 
 
 def test_a_stage_is_compared_with_its_last_run(toy):
@@ -66,6 +66,6 @@ def test_a_stage_is_compared_with_its_last_run(toy):
     assert Graph(root).size("s") == 0
     subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=root, check=True)
     assert Graph(root).size("s") == 70000
-    assert timing.took(root) == {}
-    timing.remember(root, [Outcome("s", "ran", Spent(0.0, 1.0, 1.0, 1 << 30))])
-    assert timing.took(root) == {"s": (1.0, 1 << 30)}
+    assert timing.last_durations(root) == {}
+    timing.save_durations(root, [StageOutcome("s", "ran", Spent(0.0, 1.0, 1.0, 1 << 30))])
+    assert timing.last_durations(root) == {"s": (1.0, 1 << 30)}

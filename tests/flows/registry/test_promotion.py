@@ -95,7 +95,7 @@ def aliases(root):
 
 def forget(root, version):
     """What `mlflow gc` leaves of a version's run: nothing."""
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         run = opened.get(version).run_id
         opened.client.delete_run(run)
         opened.client._tracking_client.store._hard_delete_run(run)
@@ -105,8 +105,11 @@ def forget(root, version):
 def test_a_trial_of_a_version_takes_no_gpu_from_others(root, monkeypatch):
     started = []
     process = contextlib.nullcontext(SimpleNamespace(stderr=None, wait=lambda: 1))
-    monkeypatch.setattr(supervisor, "started", lambda *_, **options: started.append(options["env"]) or process)
-    with model_registry.opened(root) as opened, pytest.raises(RegistrationFailed, match="ended with exit status 1"):
+    monkeypatch.setattr(supervisor, "start_supervisor", lambda *_, **options: started.append(options["env"]) or process)
+    with (
+        model_registry.open_registry(root) as opened,
+        pytest.raises(RegistrationFailed, match="ended with exit status 1"),
+    ):
         gate_runner.package(root, opened, [], ["1"])
     assert [env["CUDA_VISIBLE_DEVICES"] for env in started] == [""]
 
@@ -117,10 +120,10 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     assert promotion.register(root, [Stage("ingest")], None) == []
 
     first = train(root, tokenizer, seed=1, nats=200.0)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         parent = opened.client.create_run(opened.experiment(), tags={"plm.journal": "k7"}).info.run_id
     (outcome,) = promotion.register(root, [Stage("ingest"), STAGE], "journal:k7")
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         assert opened.client.get_run(opened.champion().run_id).data.tags["mlflow.parentRunId"] == parent
     assert (outcome.version, outcome.action) == ("1", "promoted")
     assert outcome.reasons == ["there is no champion yet, so it becomes the champion"]
@@ -139,13 +142,13 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     (better,) = promotion.register(root, [STAGE], None)
     assert (better.version, better.action) == ("3", "promoted")
     assert aliases(root) == {"3": ["champion"]}
-    well = findings.look({"registry": doctor.CHECKS["registry"]}, root, True)
+    well = findings.apply_checks({"registry": doctor.CHECKS["registry"]}, root, True)
     assert (well.findings, well.unseen) == ([], {})
     papers = {version: opened.client.get_model_version("plm", version).description for version in "123"}
     assert papers["1"].startswith("Passed by the gate, without a champion")
     assert papers["2"].startswith("Refused by the gate, compared on the same examples with version 1")
     assert f"[the champion's run](#/experiments/{opened.experiment()}/runs/{opened.get('1').run_id})" in papers["2"]
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         assert [opened.client.get_run(opened.get(n).run_id).data.tags["gate"] for n in "12"] == ["passed", "refused"]
         assert "decision.html" in {file.path for file in opened.client.list_artifacts(opened.get("2").run_id)}
 
@@ -160,7 +163,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     assert (row["better"], row["score"]) == ("champion", "bits_per_byte")
     assert row["difference"]["value"] == pytest.approx(0.1 / math.log(2))
 
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.client.delete_model_version_tag("plm", "3", "gate")
     (again,) = promotion.register(root, [STAGE], None)
     assert (again.version, again.action) == ("3", "unchanged")
@@ -176,7 +179,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     with pytest.raises(RegistryError, match=r"no version or alias '9'; versions are: 1, 2, 3"):
         promotion.promote(root, "9", "")
     forget(root, "3")
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         description = opened.client.get_model_version("plm", "2").description
         assert description.startswith("Overruled, promoted by hand: we know better\n\nRefused by the gate")
         assert opened.client.get_run(opened.get("2").run_id).data.tags["gate"] == "overruled"
@@ -212,7 +215,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_and_the_champion_answers(root,
 
 
 def _take_the_code_away(root, version):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         source = opened.client.get_model_version("plm", version).source
         location = opened.client.get_logged_model(source.removeprefix("models:/")).artifact_location
     shutil.rmtree(Path(location.removeprefix("file://")) / "code/plm_core")
@@ -300,7 +303,7 @@ def test_a_champion_with_other_examples_seeds_or_costs_is_evaluated_again(root, 
     # What was evaluated again is kept, unless it was lost or damaged since.
     cli.compare("champion", "1", root / "compared")
     assert evaluations() == []
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         first = opened.get("1")
         kept = opened.evidence(first, root / "kept")
         assert (kept / "likelihood.csv").read_text() == documents(195.0, "today")
@@ -316,7 +319,7 @@ def test_a_champion_with_other_examples_seeds_or_costs_is_evaluated_again(root, 
 
 
 def _damage_the_checkpoint(root):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         for listing in (root / "artifacts/mlflow/artifacts/models").glob("*/artifacts/artifacts/gpt/SHA256SUMS"):
             listing.write_text(listing.read_text() + "\n")
         with pytest.raises(
@@ -344,7 +347,7 @@ def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last
     (first,) = registry_status.registry_status(root)["versions"]
     assert first["metrics"] == {"bits_per_byte": 1.5, "era/score": 0.6, "score": 0.6}
     assert outcome(2, "pseudo_bits_per_byte", 90.0, 40).action == "refused"
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.set_alias("champion", "2")
     worse = outcome(3, "bits_per_byte", 170.0, 60)
     assert (worse.action, worse.reasons) == (
@@ -360,14 +363,14 @@ def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last
         "bits_per_byte: not comparable; compared with version 1, the last champion that has a bits_per_byte",
     )
     assert "promotion.alpha is divided by 2: this is challenger 2 of this champion" in gone.reasons
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         description = opened.client.get_model_version("plm", "4").description
     assert "not compared with version 1, the last champion that has a bits_per_byte: its evidence is of" in description
 
 
 def test_an_opened_registry_leaves_the_environment_as_it_was(root):
     before = dict(os.environ)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         assert opened.versions() == []
     assert dict(os.environ) == before
 

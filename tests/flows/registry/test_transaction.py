@@ -18,7 +18,7 @@ from registries import project
 from rounds import few, many
 
 from flows.registry import model_registry, promotion, registry_status
-from flows.registry.gate_runner import about
+from flows.registry.gate_runner import registered_facts
 from flows.registry.ledger import Decision
 from flows.registry.mlflow_client import RegistrationFailed, RegistryError
 from flows.run.graph import Stage
@@ -120,7 +120,7 @@ def newer_is_better(root, opened, challenger, champion):
 
 def state(root):
     """What a person can see: aliases, verdicts, and the finished decisions."""
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         versions = {v.number: (v.aliases, v.tags.get("gate"), v.tags.get("gate.reasons")) for v in opened.versions()}
         runs = opened.ledger.runs()
         decisions = [
@@ -192,7 +192,7 @@ def test_whatever_call_is_the_last_the_next_process_ends_as_if_nothing_had_been(
 
 def test_what_a_dead_process_began_is_completed_unless_it_cannot_be(root, capsys):
     promotion.register(root, STAGES, None)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         for decision in (
             Decision("refused", "1", "2", ["it was worse than 2"]),
             Decision("promoted", "1", "7", ["it was better than 7"]),
@@ -246,10 +246,10 @@ def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_b
     root, monkeypatch, capsys, version, verdict
 ):
     promotion.register(root, STAGES, None)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.client.create_model_version("plm", "elsewhere", tags={"checkpoint.sha256": "hand made"})
         opened.client.set_registered_model_alias("plm", "champion", version)
-        made = about(opened, opened.get("3"))  # without a run
+        made = registered_facts(opened, opened.get("3"))  # without a run
         assert (made["run"], made["tags"]) == ("", {"checkpoint.sha256": "hand made"})
     status = registry_status.registry_status(root)
     assert status["unsettled"]
@@ -275,7 +275,7 @@ def _cannot(*_):
 
 def test_an_alias_that_names_nothing_is_told_and_the_champion_before_stands_in(root, capsys):
     promotion.register(root, STAGES, None)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         opened.client.delete_model_version("plm", "2")
     status = registry_status.registry_status(root)
     sets = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
@@ -341,7 +341,7 @@ def test_what_becomes_of_a_model_is_heard_at_once_and_what_a_dead_server_interru
 
 def test_a_description_opens_with_the_person_who_overruled_the_gate(root):
     promotion.register(root, STAGES, None)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
 
         def described(number):
             return opened.client.get_model_version("plm", number).description
@@ -362,20 +362,20 @@ def test_a_description_opens_with_the_person_who_overruled_the_gate(root):
 
 def test_samples_that_are_damaged_are_left_out_of_a_description_with_a_warning(root, capsys):
     promotion.register(root, STAGES[:1], None)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         version = opened.get("1")
         opened.client.log_text(version.run_id, '[{"prompt": "The st', "samples/1.json")
-        assert about(opened, version)["samples"] == []
+        assert registered_facts(opened, version)["samples"] == []
     assert "warning: plm version 1: its samples are left out: " in capsys.readouterr().err
 
 
 def test_the_run_of_a_registration_that_was_killed_ends(root):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         tags = {"checkpoint.sha256": "x"}
         old, new = (opened.client.create_run(opened.experiment(), start, tags).info.run_id for start in (1000, None))
         others = opened.client.create_run(opened.experiment(), 1000).info.run_id
     promotion.register(root, STAGES, None)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         states = [opened.client.get_run(run).info.status for run in (old, new, others)]
         assert states == ["KILLED", "RUNNING", "RUNNING"]
 
@@ -401,13 +401,13 @@ def test_the_order_of_the_decisions_is_theirs_and_not_the_clock_s(root):
     promotion.register(root, STAGES, None)
     with sqlite3.connect(root / "artifacts/mlflow/mlflow.db") as store:
         store.execute("update runs set start_time = 5 where name = '2 promoted'")
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         assert opened.ledger.champions() == ["1", "2"]
 
 
 def test_the_other_versions_that_the_gate_refused_beside_a_champion_are_counted_once_each(root):
     promotion.register(root, STAGES, None)
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         for action, version, champion in (
             ("refused", "5", "2"),
             ("refused", "5", "2"),

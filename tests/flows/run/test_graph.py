@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from toys import wait_for
 
-from flows.run.graph import BusyError, EditedError, Graph, GraphError, Stage, replaced
+from flows.run.graph import BusyError, EditedError, Graph, GraphError, Stage, merge_lock_entry
 
 CHAIN = """
 vars: [params.yaml]
@@ -174,17 +174,17 @@ def test_a_stage_is_put_into_the_lock_as_dvc_itself_would(written):
     lock, whole = "schema: '2.0'\n", {}
     for name, values in written:
         entry = {"cmd": "x", "params": values}
-        lock = replaced(lock, dumps_yaml({"stages": {name: entry}}))
+        lock = merge_lock_entry(lock, dumps_yaml({"stages": {name: entry}}))
         whole[name] = entry
         assert lock == dumps_yaml({"schema": "2.0", "stages": whole})
 
 
 def test_what_else_a_lock_holds_stays():
     entry = "stages:\n  b:\n    cmd: y\n"
-    assert replaced("datasets:\n- name: d\n", entry) == f"datasets:\n- name: d\n{entry}"
+    assert merge_lock_entry("datasets:\n- name: d\n", entry) == f"datasets:\n- name: d\n{entry}"
     before = "# by hand\nschema: '2.0'\nstages:\n  a:\n    cmd: x # why\n"
     after = "datasets:\n- name: d\n  url: u\n"
-    assert replaced(f"{before}{after}", entry) == f"{before}  b:\n    cmd: y\n{after}"
+    assert merge_lock_entry(f"{before}{after}", entry) == f"{before}  b:\n    cmd: y\n{after}"
 
 
 def test_one_graph_serves_stages_side_by_side_and_sees_what_changes_between_them(chain):

@@ -309,14 +309,14 @@ def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server
 @pytest.mark.parametrize("mended", [True, False])
 def test_what_became_of_a_model_before_another_failed_is_told_once(toy, tracker, on_server, hook, monkeypatch, mended):
     from flows.registry.mlflow_client import RegistrationFailed
-    from flows.registry.promotion import Outcome
+    from flows.registry.promotion import VersionOutcome
     from flows.run import flow
 
     tries = []
 
     def register(root, stages, parent, tell):
         tries.append("")
-        tell(Outcome("7", "s", "unchanged" if tries[1:] else "promoted", ["better than 6"]))
+        tell(VersionOutcome("7", "s", "unchanged" if tries[1:] else "promoted", ["better than 6"]))
         if not mended or not tries[1:]:
             raise RegistrationFailed("MLflow at x: no answer")
 
@@ -344,16 +344,16 @@ def test_a_pipeline_waits_a_moment_for_a_command_that_holds_the_checkout_and_say
     waited = []
     with contextlib.ExitStack() as other, monkeypatch.context() as patch:
         patch.setattr(files, "PAUSE_S", 0.0)
-        other.enter_context(checkout.only_one(root))
+        other.enter_context(checkout.lock_checkout(root))
         for who in (rf"plm command \(process {os.getpid()}\)", r"pipeline \(process unknown\)"):
             with (
                 pytest.raises(checkout.HeldError, match=f"another {who} runs in"),
-                checkout.checked_out(root, False, print),
+                checkout.open_checkout(root, False, print),
             ):
                 pass
             shutil.rmtree(root / ".dvc/tmp")  # the checkout stays held
         patch.setattr(files.time, "sleep", lambda _: waited.append(1) or (len(waited) == 3 and other.close()))
-        with checkout.checked_out(root, False, print) as held:
+        with checkout.open_checkout(root, False, print) as held:
             assert len(held.stale) == 1
     assert len(waited) == 3
 
@@ -425,7 +425,7 @@ def test_a_killed_flow_leaves_no_orphan_and_its_run_is_closed_by_the_next(toy, t
     assert (root / "saved").exists()
 
     (root / "code.py").write_text("import sys; open('a.txt', 'w'); open('b.txt', 'w')")
-    wait_for(lambda: not checkout.at_work(root))
+    wait_for(lambda: not checkout.pipeline_is_running(root))
     assert pipeline.run(root).ok
     dead = [run for run in _flow_runs() if run.state.type == "CRASHED" and str(flow.pid) in run.state.message]
     assert len(dead) == 1

@@ -28,7 +28,7 @@ def root(tmp_path, monkeypatch, empty_store):
 
 def runs(root):
     uri = f"sqlite:///{root}/artifacts/mlflow/mlflow.db"
-    with mlflow_stores.alone(uri):
+    with mlflow_stores.exclusive(uri):
         client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name("plm")
     return {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])} if experiment else {}
@@ -83,7 +83,7 @@ def refused(root):
     """What keeps a pipeline from beginning, and the registry from being opened: the same."""
     with pytest.raises(UserError) as first, pipeline_run(root):
         pass
-    with pytest.raises(UserError) as second, model_registry.opened(root):
+    with pytest.raises(UserError) as second, model_registry.open_registry(root):
         pass
     assert str(first.value) == str(second.value)
     assert not list((root / "artifacts/journals").glob("*.jsonl"))
@@ -92,7 +92,7 @@ def refused(root):
 
 def test_a_deleted_experiment_is_told_before_anything_begins_with_the_command_that_restores_it(root):
     uri = f"sqlite:///{root}/artifacts/mlflow/mlflow.db"
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         experiment = opened.experiment()
         opened.client.delete_experiment(experiment)
     message = refused(root)

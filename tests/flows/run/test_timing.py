@@ -12,14 +12,14 @@ import pytest
 
 from flows.run import live_table, timing
 from flows.run.graph import Stage
-from flows.run.run_result import Outcome, Result, Spent
+from flows.run.run_result import Result, Spent, StageOutcome
 from plm_core.shared.paths import METERS
 
 RESULT = Result(
     (
-        Outcome("late", "failed", Spent(5.0, 10.0, 9.0), "<why>"),
-        Outcome("a<b", "ran", Spent(1.0, 3.0, 3.0)),
-        Outcome("idle", "up to date"),
+        StageOutcome("late", "failed", Spent(5.0, 10.0, 9.0), "<why>"),
+        StageOutcome("a<b", "ran", Spent(1.0, 3.0, 3.0)),
+        StageOutcome("idle", "up to date"),
     ),
     registered=2.0,
 )
@@ -33,7 +33,9 @@ def test_the_path_of_a_stage_is_the_longest_that_begins_with_it(tmp_path):
         Stage("last", ("short", "train")),
     ]
     (tmp_path / timing.REMEMBERED).parent.mkdir(parents=True)
-    timing.remember(tmp_path, [Outcome("train", "ran", Spent(0.5, 40.0)), Outcome("last", "failed", Spent(0.5, 9.0))])
+    timing.save_durations(
+        tmp_path, [StageOutcome("train", "ran", Spent(0.5, 40.0)), StageOutcome("last", "failed", Spent(0.5, 9.0))]
+    )
     unknown = timing.UNKNOWN_S[False]
     assert timing.longest_paths(tmp_path, stages) == {
         "first": 40.0 + 2 * unknown,
@@ -53,7 +55,7 @@ def test_the_summary_adds_up():
 
 
 def test_the_figures_of_a_run_are_kept_in_the_order_in_which_its_stages_began(tmp_path):
-    timing.keep(tmp_path, RESULT, 80.0, 2)
+    timing.write_run_figures(tmp_path, RESULT, 80.0, 2)
     figures = json.loads((tmp_path / timing.FIGURES).read_text())
     assert [stage["name"] for stage in figures["stages"]] == ["a<b", "late"]
     assert (figures["seconds"], figures["registered"], figures["cores"]) == (80.0, 2.0, 2)
@@ -101,7 +103,7 @@ def log(name, text, event=""):
 def test_what_is_left_is_the_longest_path_and_said_when_it_is_known_or_very_different(
     capsys, cores, took, lines, expected
 ):
-    with live_table.shown(STAGES, took, cores):
+    with live_table.show_stages(STAGES, took, cores):
         for line in lines:
             log(*line)
     assert [line for line in capsys.readouterr().out.splitlines() if " | " not in line] == expected

@@ -20,7 +20,7 @@ from toys import alive, free_port, hear_sigint, pids, start_server, wait_for
 
 from flows.run import checkout
 from flows.schedule import deploy, prefect_server
-from flows.schedule.history import Nights, change
+from flows.schedule.history import ScheduleHistory, update
 from plm_core.shared.errors import UserError
 
 REPOSITORY = Path(__file__).parents[3]
@@ -101,7 +101,7 @@ def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_serve
         assert len((root / "pids").read_text().split()) == 1
         # It is longer than its interval, which somebody hears.
         wait_for(lambda: any("was skipped: another pipeline" in text for _, text in messages(hook)))
-        nights = Nights.read(root)
+        nights = ScheduleHistory.read(root)
         assert round(nights.next - nights.due, 3) % 15 == 0
         running = [run for run in _runs("often") if run.state.type == "RUNNING"]
         run = min(running, key=lambda run: run.start_time)  # another may be about to be skipped
@@ -149,7 +149,7 @@ def test_a_schedule_outlives_its_server(toy, tmp_path):
         back = time.time()
         standing, _ = start_server(tmp_path, port)
         try:
-            wait_for(lambda: Nights.read(root).begun > back)
+            wait_for(lambda: ScheduleHistory.read(root).begun > back)
         finally:
             _killed(standing)
 
@@ -164,7 +164,7 @@ def test_a_schedule_that_cannot_begin_is_told(toy, on_server, hook, monkeypatch)
     ((event, text),) = messages(hook)
     assert event == "failure"
     assert text.startswith("The scheduled run could not begin. dvc.yaml: stages.s.meta.gpus: 1; expected one of")
-    assert Nights.read(root).error.startswith("dvc.yaml: ")
+    assert ScheduleHistory.read(root).error.startswith("dvc.yaml: ")
 
 
 def test_a_scheduled_run_starts_nothing_where_nothing_has_changed_and_says_so(toy, on_server):
@@ -180,7 +180,7 @@ def test_a_scheduled_run_starts_nothing_where_nothing_has_changed_and_says_so(to
     with get_client(sync_client=True) as client:
         where = FlowRunFilter.model_validate({"id": {"any_": [state.state_details.flow_run_id]}})
         assert client.read_task_runs(flow_run_filter=where) == []
-    assert Nights.read(root).ended
+    assert ScheduleHistory.read(root).ended
 
 
 @pytest.fixture
@@ -236,8 +236,8 @@ def test_a_last_run_that_was_killed_is_made_up_for_unless_one_waits(tmp_path, on
             ({"begun": 1.0, "ended": None}, 1),
             ({"begun": 1.0}, 1),
         ):
-            change(tmp_path, **fields)
-            with checkout.only_one(tmp_path, pipeline=True):  # it is still at work
+            update(tmp_path, **fields)
+            with checkout.lock_checkout(tmp_path, pipeline=True):  # it is still at work
                 deploy._tidy(tmp_path, "killed")
             deploy._tidy(tmp_path, "killed")
             assert len(client.read_flow_runs(deployment_filter=where)) == runs

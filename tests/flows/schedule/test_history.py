@@ -17,7 +17,7 @@ from flows.maintenance import doctor
 from flows.run import checkout
 from flows.run.run_result import Result
 from flows.schedule import history, prefect_server
-from flows.schedule.history import DAY_S, LATE_S, Nights
+from flows.schedule.history import DAY_S, LATE_S, ScheduleHistory
 
 HOUR_S = 3600.0
 
@@ -31,19 +31,19 @@ def root(tmp_path, hook, monkeypatch) -> Path:
 
 def write(root, **values):
     """Record these fields, and nothing else."""
-    history.change(root, **asdict(Nights()) | values)
+    history.update(root, **asdict(ScheduleHistory()) | values)
 
 
 def test_a_run_that_did_not_happen_is_told_once_by_whoever_lives_next(root, hook):
     now = time.time()
     write(root, due=now - DAY_S - HOUR_S, next=now - HOUR_S)
-    missed = history.tell_missed(root)
-    assert missed == f"The scheduled run that was due at {history.moment(now - HOUR_S)} did not begin."
-    assert history.tell_missed(root) == missed
+    missed = history.notify_missed(root)
+    assert missed == f"The scheduled run that was due at {history.format_time(now - HOUR_S)} did not begin."
+    assert history.notify_missed(root) == missed
     assert messages(hook) == [("missed", missed)]
     # The next night that is missed is told again.
-    history.change(root, next=now - HOUR_S / 2)
-    history.tell_missed(root)
+    history.update(root, next=now - HOUR_S / 2)
+    history.notify_missed(root)
     assert len(messages(hook)) == 2
 
 
@@ -53,14 +53,14 @@ def test_a_run_that_did_not_happen_is_told_once_by_whoever_lives_next(root, hook
 )
 def test_a_run_is_missed_when_it_is_older_than_its_interval_by_a_quarter_of_an_hour(next_due, interval, late):
     now = 1_800_000_000.0
-    nights = Nights(due=now - next_due - interval, next=now - next_due)
+    nights = ScheduleHistory(due=now - next_due - interval, next=now - next_due)
     assert bool(nights.missed(now)) == late
 
 
 def test_a_clock_that_went_back_is_told(root, hook):
     now = time.time()
     write(root, due=now + 6 * DAY_S, next=now + 7 * DAY_S, begun=now + 6 * DAY_S, ended=now + 6 * DAY_S + 9)
-    assert "which is in the future: was the clock changed?" in history.tell_missed(root)
+    assert "which is in the future: was the clock changed?" in history.notify_missed(root)
     assert [event for event, _ in messages(hook)] == ["missed"]
 
 
@@ -71,9 +71,9 @@ def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(roo
     )
     killed = subprocess.run([sys.executable, "-c", program, str(root)], check=False)
     assert killed.returncode == -9
-    begun = history.moment(Nights.read(root).begun)
+    begun = history.format_time(ScheduleHistory.read(root).begun)
     for _ in range(2):
-        with history.remembered(root) as tell:
+        with history.recorded_run(root) as tell:
             tell(Result(()))
     message = f"The run that began at {begun} was killed, or its machine went down. The next one resumes its work."
     assert messages(hook) == [("failure", message)]
@@ -86,20 +86,20 @@ def test_what_nobody_could_be_told_is_told_when_somebody_can_be(root, hook, monk
     write(root, due=now - DAY_S - HOUR_S, next=now - HOUR_S, begun=now - DAY_S)
     for addresses in ("json://127.0.0.1:9/", there, there):
         monkeypatch.setenv("PLM_NOTIFY_URLS", addresses)
-        with history.remembered(root) as tell:
+        with history.recorded_run(root) as tell:
             tell(Result(()))
     assert [event for event, _ in messages(hook)] == ["failure", "missed"]
 
 
 def test_a_run_that_fails_is_told_and_one_that_a_person_ended_is_not(root, hook):
-    with history.remembered(root) as tell:
+    with history.recorded_run(root) as tell:
         tell(Result((), error="register: no server"))
-    assert Nights.read(root).error == "register: no server"
-    with pytest.raises(ConnectionError), history.remembered(root):
+    assert ScheduleHistory.read(root).error == "register: no server"
+    with pytest.raises(ConnectionError), history.recorded_run(root):
         raise ConnectionError("nobody there")
-    with pytest.raises(KeyboardInterrupt), history.remembered(root):
+    with pytest.raises(KeyboardInterrupt), history.recorded_run(root):
         raise KeyboardInterrupt
-    assert Nights.read(root).error == "interrupted"
+    assert ScheduleHistory.read(root).error == "interrupted"
     assert messages(hook) == [
         ("failure", "The run failed. register: no server"),
         ("failure", "The run failed. nobody there"),
@@ -116,17 +116,19 @@ def filling(root: Path, days: float) -> None:
 @pytest.mark.parametrize(("days", "events"), [(3.0, ["disk"]), (30.0, [])])
 def test_a_disk_that_will_be_full_within_days_is_told(root, hook, days, events):
     filling(root, days)
-    with history.remembered(root) as tell:
+    with history.recorded_run(root) as tell:
         tell(Result(()))
     assert [event for event, _ in messages(hook)] == events
-    assert Nights.read(root).days_left() == pytest.approx(days, rel=0.1)
+    assert ScheduleHistory.read(root).days_left() == pytest.approx(days, rel=0.1)
     if events:
         assert " GB left and will be full in 3." in messages(hook)[0][1] or "in 2." in messages(hook)[0][1]
 
 
 def test_nothing_is_foretold_from_too_little_or_of_a_disk_that_is_not_filling():
     for times, free in (((0, 1), (100, 90)), ((0, 1e-3, 2e-3), (100, 90, 80)), ((0, 1, 2), (80, 80, 80))):
-        assert Nights(free=[(at * DAY_S, left) for at, left in zip(times, free, strict=True)]).days_left() is None
+        assert (
+            ScheduleHistory(free=[(at * DAY_S, left) for at, left in zip(times, free, strict=True)]).days_left() is None
+        )
 
 
 @pytest.mark.parametrize("content", ["[]", '{"dues": 1}', '{"due": 1, "nex'])
@@ -134,13 +136,13 @@ def test_a_file_that_cannot_be_read_says_nothing(root, content):
     path = root / history.REMEMBERED
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    assert Nights.read(root) == Nights()
-    assert history.tell_missed(root) == ""
+    assert ScheduleHistory.read(root) == ScheduleHistory()
+    assert history.notify_missed(root) == ""
 
 
 def test_a_disk_without_room_costs_a_warning(root, capsys):
     (root / ".dvc").write_text("a file where the folder would be")
-    with history.remembered(root) as tell:
+    with history.recorded_run(root) as tell:
         tell(Result(()))
     assert "this run is not recorded" in capsys.readouterr().err
 
@@ -150,7 +152,9 @@ def project(toy) -> Path:
     return toy("stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n", params_yaml="notify: {events: [missed]}\n")
 
 
-@pytest.mark.parametrize("does", [partial(history.skipped, why="held"), partial(history.failed, error="no")])
+@pytest.mark.parametrize(
+    "does", [partial(history.record_skip, why="held"), partial(history.record_failure, error="no")]
+)
 def test_a_run_that_ends_while_another_is_skipped_or_fails_is_remembered(root, monkeypatch, does):
     now = time.time()
     write(root, due=now - HOUR_S, next=now, begun=now - HOUR_S)
@@ -160,9 +164,9 @@ def test_a_run_that_ends_while_another_is_skipped_or_fails_is_remembered(root, m
         return {"due": now, "next": now + DAY_S}
 
     monkeypatch.setattr(prefect_server, "due_of_this_run", slow_answer)
-    with checkout.only_one(root, pipeline=True):
+    with checkout.lock_checkout(root, pipeline=True):
         does(root)
-    nights = Nights.read(root)
+    nights = ScheduleHistory.read(root)
     assert (nights.next, nights.free) == (now + DAY_S, [[now, 7]])
     assert nights.ended >= now
 
@@ -176,25 +180,25 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
     monkeypatch.setattr(prefect_server, "due_of_this_run", lambda: {"due": now, "next": now + DAY_S})
 
     def skip(*_):
-        with pytest.raises(checkout.HeldError) as error, checkout.checked_out(project, False, print):
+        with pytest.raises(checkout.HeldError) as error, checkout.open_checkout(project, False, print):
             pass
-        history.skipped(project, str(error.value))
+        history.record_skip(project, str(error.value))
         return []
 
-    with checkout.checked_out(project, False, print):
+    with checkout.open_checkout(project, False, print):
         skip()
     assert messages(hook) == []
     params = project / "params.yaml"
     params.write_text(f"{params.read_text()}retention: {{versions: 2, champions: 2, days: 7, snapshots_days: 7}}\n")
     monkeypatch.setattr(doctor, "WASTE", {"files": skip})
-    assert doctor.collect(project, delete=True).unseen == {}
-    with checkout.only_one(project):
+    assert doctor.collect_garbage(project, delete=True).unseen == {}
+    with checkout.lock_checkout(project):
         shutil.rmtree(project / ".dvc/tmp")  # with the file that says who it is
         skip()
     who = ("another plm command (process", "another pipeline (process unknown")
     for (event, text), held_by in zip(messages(hook), who, strict=True):
         assert event == "missed"
-        assert text.startswith(f"The run that was due at {history.moment(now)} was skipped: {held_by}")
+        assert text.startswith(f"The run that was due at {history.format_time(now)} was skipped: {held_by}")
 
 
 @pytest.mark.slow
@@ -210,11 +214,11 @@ def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch
     assert done.returncode == 1
     assert "failed: s: exit status 1: no" in done.stdout
     write(project, due=now, next=now + DAY_S, begun=now, error="interrupted")
-    with checkout.only_one(project, pipeline=True):
+    with checkout.lock_checkout(project, pipeline=True):
         done = plm(project, "nights")
     assert done.returncode == 0
     assert "at work" in done.stdout
-    with checkout.only_one(project):  # not for a pipeline
+    with checkout.lock_checkout(project):  # not for a pipeline
         done = plm(project, "nights")
     assert done.returncode == 1
     assert "killed" in done.stdout

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from ears import Mail, messages, serving, webhook
 
-from flows.run.run_result import Outcome, Result
+from flows.run.run_result import Result, StageOutcome
 from flows.schedule import notifications
 from plm_core.shared.options import EVENTS, NotifyConfig
 
@@ -33,7 +33,7 @@ def mailbox(server) -> str:
 
 def test_a_message_says_what_happened_where_to_look_and_which_checkout(tmp_path, hook, mail, addresses, capfd):
     addresses(webhook(hook, SECRET), mailbox(mail))
-    notifications.tell(tmp_path, "failure", "The run failed. pretrain@gpt: no room")
+    notifications.notify(tmp_path, "failure", "The run failed. pretrain@gpt: no room")
     ((path, post),) = hook.heard
     assert path == f"/{SECRET}"
     assert post["title"] == f"plm: failure in {tmp_path} on {os.uname().nodename}"
@@ -48,14 +48,14 @@ def test_only_the_events_that_were_chosen_are_told(tmp_path, hook, monkeypatch):
     monkeypatch.setenv("WHERE", webhook(hook, SECRET))
     (tmp_path / "params.yaml").write_text("notify: {urls_from: WHERE, events: [budget]}\n")
     for event in EVENTS:
-        notifications.tell(tmp_path, event, "Something happened.")
+        notifications.notify(tmp_path, event, "Something happened.")
     assert [post["title"].split()[1] for _, post in hook.heard] == ["budget"]
 
 
 def test_parameters_that_cannot_be_used_are_no_reason_to_be_silent(tmp_path, hook, addresses):
     addresses(webhook(hook, SECRET))
     (tmp_path / "params.yaml").write_text("notify: {events: everything}\nlearning: [\n")
-    notifications.tell(tmp_path, "failure", "The scheduled run could not begin.")
+    notifications.notify(tmp_path, "failure", "The scheduled run could not begin.")
     assert len(hook.heard) == 1
 
 
@@ -63,7 +63,7 @@ def test_an_address_that_takes_nothing_is_a_warning_and_the_others_are_told(tmp_
     addresses(
         webhook(hook, f"broken/{SECRET}"), f"nonsense://{SECRET}", f"json://127.0.0.1:9/{SECRET}", webhook(hook, SECRET)
     )
-    notifications.tell(tmp_path, "disk", "The disk is full.")
+    notifications.notify(tmp_path, "disk", "The disk is full.")
     assert [path for path, _ in hook.heard][-1] == f"/{SECRET}"
     assert capfd.readouterr() == (
         "",
@@ -82,7 +82,7 @@ def test_a_sender_that_breaks_off_is_told_without_its_words(tmp_path, addresses,
 
     addresses("json://127.0.0.1:9")
     monkeypatch.setattr(apprise.Apprise, "notify", broken)
-    assert not notifications.tell(tmp_path, "disk", "The disk is full.")
+    assert not notifications.notify(tmp_path, "disk", "The disk is full.")
     assert capfd.readouterr().err.endswith("PLM_NOTIFY_URLS: apprise failed with ValueError\n")
 
 
@@ -90,13 +90,13 @@ def test_one_who_does_not_answer_does_not_hold_the_pipeline(tmp_path, addresses,
     monkeypatch.setattr(notifications, "LIMIT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         addresses(f"json://127.0.0.1:{silent.getsockname()[1]}/")
-        notifications.tell(tmp_path, "disk", "The disk is full.")
+        notifications.notify(tmp_path, "disk", "The disk is full.")
     assert capfd.readouterr().err.endswith("PLM_NOTIFY_URLS: sending took longer than 0.05 s\n")
 
 
 def test_nobody_is_told_where_there_is_no_address(tmp_path, monkeypatch, capfd):
     monkeypatch.delenv("PLM_NOTIFY_URLS", raising=False)
-    notifications.tell(tmp_path, "failure", "The run failed.")
+    notifications.notify(tmp_path, "failure", "The run failed.")
     assert capfd.readouterr() == ("", "")
 
 
@@ -107,10 +107,10 @@ def test_an_address_in_place_of_the_variables_name_is_refused_without_showing_it
 
 
 def test_what_becomes_of_models_is_told(tmp_path, hook, addresses):
-    from flows.registry.promotion import Outcome as Judged
+    from flows.registry.promotion import VersionOutcome as Judged
 
     addresses(webhook(hook, SECRET))
-    notifications.tell_result(
+    notifications.notify_result(
         tmp_path,
         Result(
             (),
@@ -121,8 +121,8 @@ def test_what_becomes_of_models_is_told(tmp_path, hook, addresses):
             ),
         ),
     )
-    notifications.tell_models(tmp_path, [Judged("2", "pretrain@gpt", "rolled back to", ["as users complained"])])
-    notifications.tell_models(tmp_path, [Judged("1", "pretrain@gpt", "moved in the UI", ["the gate agrees"])])
+    notifications.notify_models(tmp_path, [Judged("2", "pretrain@gpt", "rolled back to", ["as users complained"])])
+    notifications.notify_models(tmp_path, [Judged("1", "pretrain@gpt", "moved in the UI", ["the gate agrees"])])
     assert messages(hook) == [
         ("promotion", "Version 3 (pretrain@gpt) was promoted: better than 2"),
         ("refusal", "Version 4 (pretrain@bert) was refused: not better; and larger"),
@@ -134,10 +134,10 @@ def test_what_becomes_of_models_is_told(tmp_path, hook, addresses):
 @pytest.mark.slow
 def test_a_spent_budget_is_no_failure_and_hides_none(tmp_path, hook, addresses):
     addresses(webhook(hook, SECRET))
-    spent = Outcome("pretrain@gpt", "failed", reason="pretrain-gpt has cost 12 of 10 (PLM_BUDGET)", status=3)
-    after = Outcome("evaluate@gpt", "not run", reason="needs pretrain@gpt")
-    notifications.tell_result(tmp_path, Result((spent, after), "pretrain@gpt: exit status 3: it has cost"))
+    spent = StageOutcome("pretrain@gpt", "failed", reason="pretrain-gpt has cost 12 of 10 (PLM_BUDGET)", status=3)
+    after = StageOutcome("evaluate@gpt", "not run", reason="needs pretrain@gpt")
+    notifications.notify_result(tmp_path, Result((spent, after), "pretrain@gpt: exit status 3: it has cost"))
     assert messages(hook) == [("budget", "pretrain-gpt has cost 12 of 10 (PLM_BUDGET).")]
-    broken = Outcome("pretrain@bert", "failed", reason="no room", status=1)
-    notifications.tell_result(tmp_path, Result((spent, broken), "pretrain@gpt: exit status 3: it has cost"))
+    broken = StageOutcome("pretrain@bert", "failed", reason="no room", status=1)
+    notifications.notify_result(tmp_path, Result((spent, broken), "pretrain@gpt: exit status 3: it has cost"))
     assert messages(hook)[2:] == [("failure", "The run failed. pretrain@bert: no room")]

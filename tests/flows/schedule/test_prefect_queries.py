@@ -53,7 +53,7 @@ def deployed(client, tmp_path):
 
 
 def looked(root):
-    report = findings.look({"schedule": schedule}, root, False)
+    report = findings.apply_checks({"schedule": schedule}, root, False)
     return [finding.what for finding in report.findings], report.notes, report.unseen
 
 
@@ -72,10 +72,10 @@ def test_a_run_that_is_overdue_is_found_and_one_that_is_to_come_is_told(tmp_path
 
 
 def test_a_schedule_that_is_paused_and_a_last_run_that_failed_are_found(tmp_path, deployed, client):
-    history.change(tmp_path, begun=1.0, ended=2.0, error="clean: no room")
+    history.update(tmp_path, begun=1.0, ended=2.0, error="clean: no room")
     client.pause_deployment(deployed[0])
     assert looked(tmp_path)[0] == ["the schedule is paused", "the last run failed: clean: no room"]
-    history.change(tmp_path, ended=None)  # it is at work, or was killed
+    history.update(tmp_path, ended=None)  # it is at work, or was killed
     assert looked(tmp_path)[0] == ["the schedule is paused"]
 
 
@@ -84,7 +84,7 @@ def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_
         f"schedule: {on_server} has no deployment of this checkout; `plm deploy` makes one",
     ]
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    report = findings.look({"schedule": schedule}, tmp_path, False)
+    report = findings.apply_checks({"schedule": schedule}, tmp_path, False)
     assert (doctor.status(report), report.findings) == (doctor.UNSEEN, [])
     assert report.unseen["schedule"].startswith("PREFECT_API_URL: no Prefect server answers at http://127.0.0.1:9/api")
     monkeypatch.delenv("PREFECT_API_URL")
@@ -100,9 +100,11 @@ def test_no_password_of_an_address_is_said(tmp_path, deployed, client, monkeypat
     texts = []
     for there in (False, True):
         if there:
-            monkeypatch.setattr(prefect_server, "reach", lambda *_: None)
-        texts += [str(findings.look({"1": schedule}, root, False)) for root in (tmp_path, tmp_path / "not deployed")]
-        texts.append(str(findings.look({"1": old_runs}, tmp_path, RULES)))
+            monkeypatch.setattr(prefect_server, "require_answer", lambda *_: None)
+        texts += [
+            str(findings.apply_checks({"1": schedule}, root, False)) for root in (tmp_path, tmp_path / "not deployed")
+        ]
+        texts.append(str(findings.apply_checks({"1": old_runs}, tmp_path, RULES)))
     assert ["T0psecret" in text for text in texts] == [False] * 6
     assert [secret.replace("me:T0psecret@", "") in text for text in texts] == [True] * 6
 
@@ -139,7 +141,7 @@ def test_flow_runs_of_this_checkout_that_ended_long_ago_are_deleted_and_no_other
 
 
 def versions(root):
-    with model_registry.opened(root) as opened:
+    with model_registry.open_registry(root) as opened:
         return [version.number for version in opened.versions()]
 
 
@@ -180,9 +182,9 @@ def test_a_password_that_is_missing_or_wrong_is_one_line(tmp_path, monkeypatch):
         for given, what in ((None, "not set"), ("me:wrong", "not accepted")):
             refused = rf"^PREFECT_API_AUTH_STRING: {what}, and the Prefect server at {url} asks for a password"
             with temporary_settings({PREFECT_API_AUTH_STRING: given}), pytest.raises(UserError, match=refused):
-                prefect_server.require(url, "")
+                prefect_server.require_access(url, "")
         with temporary_settings({PREFECT_API_AUTH_STRING: "me:secret"}):
-            prefect_server.require(url, "")
+            prefect_server.require_access(url, "")
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -266,6 +268,6 @@ def test_a_run_that_lives_is_not_closed_whatever_the_clock_says_and_wherever_it_
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     (inside / "sleep").unlink()
-    wait_for(lambda: not checkout.at_work(inside))
+    wait_for(lambda: not checkout.pipeline_is_running(inside))
     assert flow.plm(str(inside), return_state=True).is_completed()
     assert states(outside, inside) == ["CRASHED", "COMPLETED"]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from toys import wait_for
 
-from flows.schedule.prefect_server import answers, reach
+from flows.schedule.prefect_server import answers, require_answer
 from plm_core.shared.errors import UserError
 
 SERVED = """
@@ -86,10 +86,10 @@ def test_a_server_is_trusted_by_whom_prefect_trusts(authority, monkeypatch):
         url = f"https://localhost:{served.server_port}/api"
         assert not answers(url)
         with pytest.raises(UserError, match=r"_CERT_FILE: not set, and https://localhost:.* is not trusted: .*verify"):
-            reach(url)
+            require_answer(url)
         monkeypatch.setenv("PREFECT_API_SSL_CERT_FILE", str(authority[0].with_name("none")))
         with pytest.raises(UserError, match=r"_CERT_FILE: no file .*/none; expected the certificate"):
-            reach(url)
+            require_answer(url)
         monkeypatch.setenv("PREFECT_API_SSL_CERT_FILE", str(authority[0]))
         assert answers(url)
         served.shutdown()
@@ -107,7 +107,7 @@ def test_what_is_not_a_server_or_an_address_does_not_answer(address):
     with socketserver.TCPServer(("127.0.0.1", 0), Other) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         with pytest.raises(UserError, match=r"^PREFECT_API_URL: no Prefect server answers at .*; start one with"):
-            reach(address.format(served.server_address[1]))
+            require_answer(address.format(served.server_address[1]))
         served.shutdown()
 
 

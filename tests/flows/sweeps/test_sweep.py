@@ -196,7 +196,7 @@ def test_trials_side_by_side_divide_the_gpus_and_the_cores(monkeypatch, jobs, mo
     there = tuple(f"GPU-{os.getpid()}-{number}" for number in range(4))
     for name, value in sweeps._share(Machine(8, there, most), jobs).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(resources, "visible", lambda: there)
+    monkeypatch.setattr(resources, "visible_gpus", lambda: there)
     assert Machine.detect().cores == cores
     # Each claims devices that no other one has.
     trials = [Machine.detect() for _ in range(min(jobs, 4))]

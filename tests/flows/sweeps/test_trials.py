@@ -3,7 +3,7 @@
 import pytest
 
 from flows.sweeps import sweep as sweeps
-from flows.sweeps.study import WARM, Range, Sweep, best, distribution, ended, opened, params_of
+from flows.sweeps.study import WARM, Range, Sweep, best, distribution, ended_trials, open_study, params_of
 from flows.sweeps.sweep import Trials
 
 SPACE = {"x": Range(0.0, 6.0), "n": Range(1, 8, log=True), "k": ["a", "b"]}
@@ -64,11 +64,11 @@ class Places:
 def test_a_trial_that_is_worse_than_the_median_at_its_step_ends_early(tmp_path, monkeypatch, direction, prune, last):
     monkeypatch.setattr(sweeps, "LOOK_S", 0.0)
     rules = sweep(direction=direction, prune=prune)
-    study = opened(tmp_path, rules)
+    study = open_study(tmp_path, rules)
     Trials(rules, study, Places(tmp_path, last), "train", {}, 0).run(1)
     pruned = last == WARM
     states = ["complete"] * WARM + ["pruned" if pruned else "complete"]
-    trials = ended(opened(tmp_path, rules))
+    trials = ended_trials(open_study(tmp_path, rules))
     assert [trial.state for trial in trials] == states
     assert [trial.value for trial in trials] == [10.0 + number for number in range(WARM + 1)]
     assert trials[-1].reason == ("at step 5" if pruned else "")
@@ -82,7 +82,7 @@ def test_values_are_in_the_space_and_the_same_from_the_same_seed_but_others_in_a
     tried = []
     for folder, seed in (("one", 0), ("two", 0), ("three", 1)):
         (tmp_path / folder).mkdir()
-        study = opened(tmp_path / folder, sweep(seed=seed))
+        study = open_study(tmp_path / folder, sweep(seed=seed))
         tried.append([params_of(study.ask(space)) for _ in range(12)])
     for params in tried[0]:
         assert 0 <= params["x"] <= 6
@@ -90,5 +90,5 @@ def test_values_are_in_the_space_and_the_same_from_the_same_seed_but_others_in_a
         assert params["n"] in range(1, 9)
         assert params["k"] in ("a", "b")
     assert tried[0] == tried[1] != tried[2]
-    later = opened(tmp_path / "one", sweep())
+    later = open_study(tmp_path / "one", sweep())
     assert params_of(later.ask(space))["x"] not in [params["x"] for params in tried[0]]

@@ -10,7 +10,7 @@ import pytest
 from toys import git
 
 from flows.sweeps import trial_checkouts
-from flows.sweeps.trial_checkouts import Workspaces
+from flows.sweeps.trial_checkouts import TrialCheckouts
 from plm_core.shared.errors import UserError
 
 PARAMS = "a:\n  x: 1 # a comment\n  y: 2\n"
@@ -27,7 +27,7 @@ def root(toy):
 
 @pytest.fixture
 def made(root):
-    return Workspaces(root, "s", ["data/raw.txt", "large.bin", "code.py"], root / ".dvc/cache")
+    return TrialCheckouts(root, "s", ["data/raw.txt", "large.bin", "code.py"], root / ".dvc/cache")
 
 
 def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root, made, monkeypatch):
@@ -53,7 +53,7 @@ def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root,
     assert (place / "params.yaml").read_text() == PARAMS.replace("x: 1", "x: 7")
     assert git(root, "status", "--porcelain") == before
     # Another process goes on with the same files, and says what they are not.
-    again = Workspaces(root, "s", [], root / ".dvc/cache")
+    again = TrialCheckouts(root, "s", [], root / ".dvc/cache")
     assert again.freeze() == ["code.py"]
     assert again.commit == made.commit
 
@@ -120,7 +120,7 @@ def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_checkout_goes(root, m
 
 
 def test_a_sweep_that_is_removed_leaves_nothing_and_others_alone(root, made):
-    other = Workspaces(root, "s-1", [], root / ".dvc/cache")
+    other = TrialCheckouts(root, "s-1", [], root / ".dvc/cache")
     other.freeze()
     other.open(2, {})
     other.keep(2)
@@ -150,10 +150,10 @@ def test_what_is_no_whole_repository_with_a_commit_is_refused(root, tmp_path):
     part = root / "part"
     part.mkdir()
     with pytest.raises(UserError, match=r"is the folder part/ of a git repository; expected a whole repository"):
-        Workspaces(part, "s", [], Path()).freeze()
+        TrialCheckouts(part, "s", [], Path()).freeze()
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match=r"not a git repository"):
-        Workspaces(tmp_path / "none", "s", [], Path()).freeze()
+        TrialCheckouts(tmp_path / "none", "s", [], Path()).freeze()
     git(tmp_path / "none", "init", "-q")
     with pytest.raises(UserError, match=r"`git read-tree HEAD`: fatal: Not a valid object name HEAD"):
-        Workspaces(tmp_path / "none", "s", [], Path()).freeze()
+        TrialCheckouts(tmp_path / "none", "s", [], Path()).freeze()

@@ -7,7 +7,7 @@ import pytest
 
 from plm_core.benchmarks.example_readers import Answer, Example
 from plm_core.benchmarks.task import ExamplesConfig, read_examples, write_examples
-from plm_core.benchmarks.task_sources import counts, read_source, shared
+from plm_core.benchmarks.task_sources import counts, read_source, shared_text_counts
 from plm_core.benchmarks.task_table import TASKS
 from plm_core.config import UserError, from_dict
 
@@ -219,9 +219,9 @@ def test_choices_are_columns_and_the_label_is_their_number(choice):
     assert source.task.labels == ("0", "1", "2")
     assert source.splits["test"][4] == Example("test-5", "text 4", "Who?", 1, choices=("a4", "b4", "c4"))
     assert counts(source.task, "test", source.splits["test"])["test_label_1"] == 2
-    assert shared(source.task, source.splits)["test_also_in_train"] + shared(source.task, source.splits)[
-        "test_also_in_valid"
-    ] == len(source.splits["test"])
+    assert shared_text_counts(source.task, source.splits)["test_also_in_train"] + shared_text_counts(
+        source.task, source.splits
+    )["test_also_in_valid"] == len(source.splits["test"])
     assert source.splits["test"][0].sha256 != Example("x", "text 0", "Who?", 0).sha256
 
 

@@ -4,7 +4,16 @@ import pytest
 
 from plm_core.benchmarks import task_sources
 from plm_core.benchmarks.example_readers import SPLITS, Example
-from plm_core.benchmarks.task_sources import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, beginnings, eras, next_passages
+from plm_core.benchmarks.task_sources import (
+    MADE,
+    MAX_WORDS,
+    MIN_WORDS,
+    PART,
+    SEAM,
+    beginning_queries,
+    eras,
+    next_passages,
+)
 from plm_core.benchmarks.task_table import TASKS
 from plm_core.config import UserError
 from plm_core.corpus import document as module
@@ -157,11 +166,11 @@ def test_a_query_is_the_first_sentence_and_what_is_to_be_found_never_has_it():
             words(20, "n"),
         ]
     )
-    examples = list(beginnings([Document("d", text, "s")]))
+    examples = list(beginning_queries([Document("d", text, "s")]))
     assert [(e.id, e.a, e.b, e.group) for e in examples] == [
         ("d#0", first, rest, "d"),
         ("d#1", f"Mr. {first}", rest, "d"),
         ("d#3", words(SEAM, "l"), rest, "d"),
     ]
-    (whole,) = beginnings([Document("d", words(20, "n"), "s")])  # no passage has a second sentence
+    (whole,) = beginning_queries([Document("d", words(20, "n"), "s")])  # no passage has a second sentence
     assert (whole.a, whole.b) == (words(5, "n"), " ".join(f"n{i}" for i in range(5, 20)))
