@@ -15,9 +15,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from plm_core.text.special import EOS
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
 
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
@@ -28,10 +25,13 @@ from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
+from plm_core.text.tokenizers import EOS
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import Device
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.training_config import LoopConfig
 
 FOLDER = Path(__file__).parent
 SIZES = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "dropout": 0.0}

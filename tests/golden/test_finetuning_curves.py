@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from plm_core.training.callbacks.metrics import Validation
-from plm_core.training.config import LoopConfig
 from test_curves import initial_model
 
 from plm_core.finetuning.classifier import Classifier, collate, example_loss
 from plm_core.finetuning.featurize import InputRow
 from plm_core.finetuning.input_formats import Written, input_format_of
+from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import Device
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.training_config import LoopConfig
 
 FILE = Path(__file__).with_name("finetuning.json")
 CASES = {

@@ -36,13 +36,13 @@ def run(project):
 
 
 FEW_WORDS = """
-from plm_core.corpus import decontaminate, shingles
+from plm_core.corpus import decontamination, shingles
 from tasks.stages.deduplicate import deduplicate_and_split
-from tasks.runtime import pools
+from tasks.runtime import worker_pool
 
-decontaminate.WORDS_AT_ONCE = 300
+decontamination.WORDS_AT_ONCE = 300
 shingles.CHARACTERS_AT_ONCE = 1000
-discard = pools._discard
+discard = worker_pool._discard
 
 
 def counted(folder):
@@ -50,7 +50,7 @@ def counted(folder):
     discard(folder)
 
 
-pools._discard = counted
+worker_pool._discard = counted
 deduplicate_and_split()
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import errno, os, signal, sys, time
-from tasks import package
+from tasks.commands import package
 
 def try_version(uri):
     uri = uri.removeprefix("models:/plm/")

@@ -19,10 +19,10 @@ import os
 import sys
 import time
 
-from plm_core.corpus import document, ingest, minhash, pool
+from plm_core.corpus import document, minhash, parallel_reading, part_pool
 from tasks.runtime.stage import main
 
-do = pool._do
+do = part_pool._do
 
 
 def slowly(*item):
@@ -30,10 +30,11 @@ def slowly(*item):
     do(*item)
 
 
-pool._do = slowly  # not in the processes that work for this one
+part_pool._do = slowly  # not in the processes that work for this one
 document.PART_BYTES = 40_000
-ingest.CHARACTERS_AT_ONCE = 3_000  # some documents are sorted in memory, others in files, two of which are merged
-ingest.MOST_RUNS = 2
+# Some documents are sorted in memory, others in files, two of which are merged.
+parallel_reading.CHARACTERS_AT_ONCE = 3_000
+parallel_reading.MOST_RUNS = 2
 minhash.ENTRIES_AT_ONCE = 500
 minhash.PAIRS_AT_ONCE = 20
 task = getattr(importlib.import_module(f"tasks.stages.{sys.argv[1]}"), sys.argv[2])

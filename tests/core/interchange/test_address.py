@@ -167,10 +167,10 @@ import sys
 from pathlib import Path
 from plm_core.config import UserError
 from plm_core.interchange import import_hf
-from plm_core.interchange.published_models import opened
+from plm_core.interchange.published_models import open_published
 for address in sys.argv[2:]:
     try:
-        with opened(address) as (folder, exact):
+        with open_published(address) as (folder, exact):
             print(exact, import_hf(folder, Path(sys.argv[1]), exact), sorted(path.name for path in folder.iterdir()))
     except UserError as error:
         print(error)

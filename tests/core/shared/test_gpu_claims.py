@@ -24,10 +24,10 @@ with Claim([sys.argv[1]], 1) as claim:
 """
 TASK = """
 import os, sys
-from plm_core.shared import gpus
+from plm_core.shared import gpu_claims
 from tasks.runtime.stage import main
 uuids = tuple(sys.argv.pop(1).split(","))
-gpus._nvml_uuids = lambda: uuids
+gpu_claims._nvml_uuids = lambda: uuids
 def task() -> None:
     print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
     input()

@@ -100,11 +100,11 @@ def test_a_journal_is_written_as_long_as_its_process_lives_whatever_it_has_forke
 LOOK = """
 import sys
 from pathlib import Path
-from plm_core.shared.files import held
+from plm_core.shared.files import is_locked
 print("ready", flush=True)
 while True:
     for path in Path(sys.argv[1]).glob("*.jsonl"):
-        if path.exists() and not held(path) and path.stat().st_size == 0:
+        if path.exists() and not is_locked(path) and path.stat().st_size == 0:
             path.unlink(missing_ok=True)
 """
 

@@ -37,7 +37,7 @@ except KeyboardInterrupt:
 DRIVER = """
 import sys, time
 from pathlib import Path
-from flows import forkserver, room
+from flows.processes import forkserver
 from flows.processes.process import StageProcesses
 forkserver.LIBRARIES = ()
 processes = StageProcesses(Path(sys.argv[1]), grace_s=10)

@@ -173,8 +173,8 @@ def test_who_waits_for_gpus_is_not_in_the_way_of_who_sees_others():
 
 
 def test_a_pipeline_says_which_other_one_has_the_same_cores():
-    code = "from flows.processes.resources import beside_others\nwith beside_others(print):\n    print(1, flush=True)"
-    code += "\n    input()"
+    code = "from flows.processes import resources\nwith resources.announce_pipeline(print):\n"
+    code += "    print(1, flush=True)\n    input()"
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     while other.stdout.readline() != "1\n":  # pipelines of other tests
         pass

@@ -66,7 +66,7 @@ stages:
 DRIVER = """
 import sys
 from pathlib import Path
-from flows import checkout, pipeline, room
+from flows.run import pipeline
 result = pipeline.run(Path(sys.argv[1]))
 print([(stage.name, stage.outcome) for stage in result.stages], "prefect" in sys.modules)
 """
@@ -90,7 +90,7 @@ class Tracker:
             raise
         self.events.append("closed")
 
-    def needed(self, root: Path, stages: list[Stage]) -> bool:
+    def registration_needed(self, root: Path, stages: list[Stage]) -> bool:
         return self.registered != self._made(root, stages)
 
     def _made(self, root: Path, stages: list[Stage]) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Tracker:
 def tracker(monkeypatch) -> Tracker:
     made = Tracker()
     monkeypatch.setattr("flows.run.flow.pipeline_run", made.track)
-    for name in ("needed", "register"):
+    for name in ("registration_needed", "register"):
         monkeypatch.setattr(promotion, name, lambda *given, name=name: getattr(made, name)(*given))
     return made
 

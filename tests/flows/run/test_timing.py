@@ -112,11 +112,11 @@ def test_what_is_left_is_the_longest_path_and_said_when_it_is_known_or_very_diff
 @pytest.mark.slow
 def test_at_a_terminal_a_table_counts_each_stage_once():
     code = (
-        "import test_timing as t\nfrom flows import display\n"
-        "with display.shown(t.STAGES, {}, 2):\n"
+        "import test_timing as t\nfrom flows.run import live_table\n"
+        "with live_table.show_stages(t.STAGES, {}, 2):\n"
         "    for name in ('first', 'train@a', 'up', 'first'):\n"
-        "        t.said(name, 'runs: forced', 'began')\n        t.said(name, 'done in 1.0 s', 'done')\n"
-        "    t.said('train@b', 'why', 'failed')\n    t.said('last', '', 'up to date')\n"
+        "        t.log(name, 'runs: forced', 'began')\n        t.log(name, 'done in 1.0 s', 'done')\n"
+        "    t.log('train@b', 'why', 'failed')\n    t.log('last', '', 'up to date')\n"
     )
     leader, follower = pty.openpty()
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], stdout=follower, check=True)

@@ -30,7 +30,8 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from prefect.schedules import Interval
-from flows import checkout, deploy, pipeline
+from flows.run import pipeline
+from flows.schedule import deploy
 pipeline.prepare_environment(Path.cwd())
 deploy.serve_schedule(Path(sys.argv[1]), Interval(timedelta(seconds=int(sys.argv[3]))), "often", sys.argv[2])
 """

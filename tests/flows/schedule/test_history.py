@@ -66,8 +66,8 @@ def test_a_clock_that_went_back_is_told(root, hook):
 
 def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(root, hook):
     program = (
-        "import os, sys; from pathlib import Path; from flows import nights\n"
-        "with nights.remembered(Path(sys.argv[1])): os.kill(os.getpid(), 9)\n"
+        "import os, sys; from pathlib import Path; from flows.schedule import history\n"
+        "with history.recorded_run(Path(sys.argv[1])): os.kill(os.getpid(), 9)\n"
     )
     killed = subprocess.run([sys.executable, "-c", program, str(root)], check=False)
     assert killed.returncode == -9
@@ -249,7 +249,7 @@ def test_an_idle_run_tells_what_was_missed_and_imports_nothing_heavy(project, ho
     now = time.time()
     write(project, due=now - 2 * DAY_S, next=now - DAY_S)
     program = (
-        "import json, sys; from pathlib import Path; from flows import pipeline\n"
+        "import json, sys; from pathlib import Path; from flows.run import pipeline\n"
         "pipeline.run(Path.cwd())\n"
         "print(json.dumps([name for name in ('prefect', 'mlflow', 'torch') if name in sys.modules]))"
     )

@@ -212,7 +212,7 @@ if pathlib.Path("sleep").exists():
     time.sleep(600)
 """
 SLEEPING = "stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n"
-RUN = "import sys; from pathlib import Path; from flows import pipeline; pipeline.run(Path(sys.argv[1]))"
+RUN = "import sys; from pathlib import Path; from flows.run import pipeline; pipeline.run(Path(sys.argv[1]))"
 CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
 CAN_UNSHARE = shutil.which("unshare") and not subprocess.run([*CONTAINER, "true"], capture_output=True).returncode
 

@@ -19,7 +19,7 @@ from plm_core.shared.errors import UserError
 SERVED = """
 import sys
 from pathlib import Path
-from flows import pipeline
+from flows.run import pipeline
 pipeline.prepare_environment(Path.cwd())
 from flows.schedule.prefect_server import LocalServer, answers
 with LocalServer(Path(sys.argv[1])) as local, local.environment():
@@ -114,10 +114,11 @@ def test_what_is_not_a_server_or_an_address_does_not_answer(address):
 HOMELESS = """
 import sys
 from pathlib import Path
-from flows import pipeline, server
+from flows.run import pipeline
+from flows.schedule import prefect_server
 pipeline.prepare_environment(Path(sys.argv[1]))
 pipeline.prepare_environment(Path(sys.argv[1]))
-(server.home() / "prefect.db").touch()
+(prefect_server.home() / "prefect.db").touch()
 """
 
 
