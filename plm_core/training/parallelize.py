@@ -63,7 +63,7 @@ class ParallelLoss:
             from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
             # In bfloat16, in which autocast would multiply the weights: half of the bytes. The model chooses the dtype
-            # between blocks (blocks.narrowed); gradients are added up in float32.
+            # between blocks (blocks.to_compute_dtype); gradients are added up in float32.
             lower = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
             for block in blocks_of(model):
                 fully_shard(block, mesh=ranks.mesh, mp_policy=lower if mixed else MixedPrecisionPolicy())

@@ -90,7 +90,7 @@ class AsOnGpu(TorchFunctionMode):
     """Autocast to bfloat16, which the meta device lacks, and attention as a fused kernel that stores no weights."""
 
     def __enter__(self) -> Self:
-        # By the flags that models read (blocks.narrowed); ``torch.autocast`` sets none without a GPU.
+        # By the flags that models read (blocks.to_compute_dtype); ``torch.autocast`` sets none without a GPU.
         torch.set_autocast_enabled("cuda", True)
         torch.set_autocast_dtype("cuda", torch.bfloat16)
         return super().__enter__()
