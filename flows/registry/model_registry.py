@@ -284,7 +284,7 @@ class Registry:
             self.ledger.end(run, carried_out=True)
 
     def recover(self) -> list[Decision]:
-        """Complete the decisions that a dead process had begun, or discard them; the caller is ``alone``.
+        """Complete the decisions that a dead process had begun, or discard them; the caller holds the lock.
 
         A decision is discarded if it was not recorded completely, its version is gone, or a person has moved the alias.
 

@@ -76,7 +76,7 @@ def notify_result(root: Path, result: Result) -> None:
 
 
 def notify_models(root: Path, outcomes: Iterable[Any]) -> None:
-    """Send what became of model versions, each an ``Outcome`` of ``promotion.py``."""
+    """Send what became of model versions, each a ``VersionOutcome`` of ``promotion.py``."""
     for outcome in outcomes:
         if outcome.action in EVENTS:
             event, message = EVENTS[outcome.action]

@@ -19,10 +19,10 @@ AT_ONCE = 256
 def ranks(queries: Sequence[str], passages: Sequence[str], query_vectors: Any, passage_vectors: Any) -> list[int]:
     """The rank, from 1, of each query's passage among all distinct passages, by the products of vectors.
 
-    ``queries`` and ``passages`` are the texts [N] of the pairs, ``asked`` [N, W] the vectors of the queries, ``held``
-    [C, W] those of the distinct passages in the order of their first occurrence; arrays or sparse matrices. If a query
-    occurs in several pairs, their other passages do not compete with its own (Bordes et al. 2013, section 4.2,
-    "filtered"). A passage that is as similar as the relevant one, or whose similarity is NaN, is ranked before it.
+    ``queries`` and ``passages`` are the texts [N] of the pairs, ``query_vectors`` [N, W] the vectors of the queries,
+    ``passage_vectors`` [C, W] those of the distinct passages in the order of their first occurrence; arrays or sparse
+    matrices. If a query occurs in several pairs, their other passages do not compete with its own (Bordes et al. 2013,
+    section 4.2, "filtered"). A passage that is as similar as the relevant one, or whose similarity is NaN, is ranked before it.
     """
     numbers = {text: number for number, text in enumerate(dict.fromkeys(passages))}
     relevant: dict[str, list[int]] = {}

@@ -1,7 +1,7 @@
 """The baselines for tasks without a language model: linear models on words.
 
 A function for each kind of task, which ``Kind.linear`` names, from the task and its training, validation and test
-examples to the answers to the test examples as in ``results.answered``, and the probability of each (NaN for a number).
+examples to the answers to the test examples as in ``example_answers``, and the probability of each (NaN for a number).
 The features are the obvious ones, the models scikit-learn's. N examples, W features.
 """
 

@@ -71,7 +71,7 @@ class Predicted(NamedTuple):
 
     answers: list[Any]
     """For rows: the log-probabilities of the classes or choices; numbers; the tags of the words at ``places``; an
-    ``AnswerSpan``; or the vectors of the sequences. For examples: the result of ``results.answered``."""
+    ``AnswerSpan``; or the vectors of the sequences. For examples: the result of ``example_answers``."""
     confidences: list[float]
     """The probability of each answer: of all tags of a row or example together; NaN if there is none, or if the answer
     of a row contains it."""

@@ -1,7 +1,7 @@
 """Tokenizers of published models, used through their own library as they are, with this project's ids.
 
 Published vocabularies put special tokens anywhere, or have fewer than this project. Here the special tokens of
-``special.PIECES`` get the first ids, and everything else follows in its old order, so that objectives, stores and
+``PIECES`` get the first ids, and everything else follows in its old order, so that objectives, stores and
 evaluation need not know where a tokenizer comes from. A special token that a vocabulary lacks gets an id of its own.
 """
 
@@ -49,7 +49,7 @@ class Published(Tokenizer):
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path}: not a published tokenizer as `plm import` writes it ({error})") from error
         self.special = given
-        """The published id of each of ``special.PIECES``, None if it has none."""
+        """The published id of each of ``PIECES``, None if it has none."""
         self.name: str = own["file"]
         """The name of the published file."""
         self.content = content
@@ -222,7 +222,7 @@ def wrap_published(name: str, content: bytes, special: Sequence[int | None], row
     """The file of a published tokenizer.
 
     ``name`` and ``content`` are the published file: ``tokenizer.json``, or a sentencepiece model. ``special`` holds the
-    published id of each of ``special.PIECES``, None if it has none; ``rows`` is the number of embeddings of its model,
+    published id of each of ``PIECES``, None if it has none; ``rows`` is the number of embeddings of its model,
     at least the number of its pieces. ``added`` are ``extends`` and ``parts`` of one that extends others: all of
     ``Tokenizer.starts`` but its own, and ``Tokenizer.parts``.
     """

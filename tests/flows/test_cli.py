@@ -257,7 +257,7 @@ def test_no_page_but_prefect_s_own_may_call_its_server(project, monkeypatch):
 @pytest.fixture
 def child(project):
     """A project in which `plm init` only tells what a process of the project's finds around it."""
-    (project / "tasks").mkdir()
+    (project / "tasks/commands").mkdir(parents=True)
     (project / "tasks/__init__.py").touch()
     code = "import getpass, os\nfrom pathlib import Path\nPath('\u00fc.txt').write_text('\u2581')\n"
     code += "print('\u2581', getpass.getuser(), sorted(os.environ))\n"
@@ -352,4 +352,4 @@ def test_what_a_command_imports_is_compiled_once_whatever_the_environment_says(p
     env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
     command = [sys.executable, "-m", "flows.cli", "nights"]
     subprocess.run(command, cwd=project, env={**os.environ, **env}, stdout=subprocess.DEVNULL, check=True)
-    assert list(tmp_path.glob("compiled/**/flows/nights.*.pyc"))
+    assert list(tmp_path.glob("compiled/**/flows/schedule/history.*.pyc"))

@@ -48,7 +48,7 @@ def test_outputs_that_need_more_than_the_disk_has_are_told_with_what_frees_some(
 def test_memory_is_that_of_the_machine_or_what_its_control_group_leaves(tmp_path, group):
     assert resources.available_memory() == min(1_500_000_000, psutil.virtual_memory().available)
     (warning,) = looked(tmp_path, 0, 1 << 40)
-    assert warning.endswith("of memory are free, but the last run of this stage took 1099.5 GB: it may be killed")
+    assert warning.endswith("of memory are free, but this stage last took 1099.5 GB: it may be killed")
     (group / "memory.max").write_text("max\n")
     assert resources.available_memory() > 1_500_000_000 or psutil.virtual_memory().available < 1_600_000_000
 

@@ -293,7 +293,7 @@ def test_a_champion_with_other_examples_seeds_or_costs_is_evaluated_again(root, 
         ("evaluate", ["gpt"], {"likelihood.csv": documents(195.0, "today"), "cost.csv": cost}),
     ):
         text = STAND_IN.format(words=words, files=files, log=str(root / "evaluations"))
-        (root / f"tasks/{name}.py").write_text(text)
+        (root / f"tasks/stages/{name}.py").write_text(text)
     cheaper = outcome(2, 195.0, 50)
     assert cheaper.action == "promoted"
     assert "the model is cheaper: 7 parameters, the champion's 9;" in cheaper.reasons[0]

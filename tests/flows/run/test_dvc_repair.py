@@ -199,7 +199,7 @@ def test_the_run_cache_is_mended_while_no_other_checkout_that_shares_it_writes_t
         os.close(other)
         return ["looked at"]
 
-    monkeypatch.setattr("flows.run.graph.mend_run_cache", held)
+    monkeypatch.setattr("flows.run.graph.repair_run_cache", held)
     assert mend(done) == ["looked at"]
 
 

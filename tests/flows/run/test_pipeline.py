@@ -448,7 +448,7 @@ def test_without_a_server_a_run_has_its_own_and_needs_none_when_nothing_is_to_be
 def test_all_problems_of_the_parameters_are_told_before_any_stage_runs(toy, tracker):
     check = "import sys\nprint('error: a.b: 1\\nerror: c: 2', file=sys.stderr)\nsys.exit(2)\n"
     root = one_stage(toy, "touch out.txt")
-    (root / "tasks").mkdir()
+    (root / "tasks/commands").mkdir(parents=True)
     (root / "tasks/commands/check.py").write_text(check)
     with pytest.raises(UserError, match=r"^a\.b: 1\nerror: c: 2$"):
         pipeline.run(root)
