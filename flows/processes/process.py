@@ -191,8 +191,8 @@ class StageProcesses:
             running.end()
 
         # If it still runs after the block, because a callback raised, it ends as if it had been interrupted.
+        killed = resources.oom_kills()
         with self.beside(command, env or {}, launcher, folder, pass_fds, may_fork) as running:
-            killed = resources.oom_kills()
             clock = threading.Timer(60 * (minutes or 0), end_late)
             if minutes:
                 clock.start()

@@ -22,7 +22,8 @@ def ranks(queries: Sequence[str], passages: Sequence[str], query_vectors: Any, p
     ``queries`` and ``passages`` are the texts [N] of the pairs, ``query_vectors`` [N, W] the vectors of the queries,
     ``passage_vectors`` [C, W] those of the distinct passages in the order of their first occurrence; arrays or sparse
     matrices. If a query occurs in several pairs, their other passages do not compete with its own (Bordes et al. 2013,
-    section 4.2, "filtered"). A passage that is as similar as the relevant one, or whose similarity is NaN, is ranked before it.
+    section 4.2, "filtered"). A passage that is as similar as the relevant one, or whose similarity is NaN, is ranked
+    before it.
     """
     numbers = {text: number for number, text in enumerate(dict.fromkeys(passages))}
     relevant: dict[str, list[int]] = {}

@@ -263,7 +263,7 @@ def _judged(name: str, section: dict[str, Any], add: bool) -> dict[str, Any]:
     changes: dict[str, Any] = dict(FINETUNING)
     if build_objective(section["objective"], name).decoder is None:
         changes |= {"evaluate.excerpt": EXCERPT}
-        changes |= {f"pairs.{pairs}.each": PAIRS for pairs in stage_parameters.section_names("pairs")}
+        changes |= {f"pairs.{pairs}.per_paradigm": PAIRS for pairs in stage_parameters.section_names("pairs")}
         changes |= {} if add else SEARCH
     if block_weights(section["model"]["layers"], section["model"]["width"]) > LARGE:
         print(f"{name}: fine-tuning it takes hours on a CPU; on a GPU, add tasks to finetune.tasks")

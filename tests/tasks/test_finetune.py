@@ -80,7 +80,7 @@ def test_the_best_weights_may_be_those_of_the_best_score(tickets, monkeypatch):
     recipe = {"epochs": 2, "validations": 3, "batch": 8, "report_every": 1, "best_by": "score"}
     tickets.change(finetune__training=recipe | {"optimizer": {"learning_rate": 0.005}})
     scores = iter([0.1, 0.3, 0.2, 0.3, 0.0, 0.1, 0.2])
-    monkeypatch.setattr(finetune.results, "score", lambda *_: next(scores))
+    monkeypatch.setattr(finetune.finetune_results, "score", lambda *_: next(scores))
     result, _ = fitted(tickets, monkeypatch)
     steps = [(report.step, report.valid_score) for report in result.reports if report.valid_score is not None]
     assert [score for _, score in steps[:5]] == [0.1, 0.3, 0.2, 0.3, 0.0]

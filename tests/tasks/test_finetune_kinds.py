@@ -104,9 +104,10 @@ def test_the_best_weights_by_score_are_those_by_the_threshold_that_is_reported(p
     project.change(finetune__training__best_by="score")
     monkeypatch.chdir(project.root)
     thresholds = []
-    answered = finetune.results.answered
+    answered = finetune.finetune_results.example_answers
     monkeypatch.setattr(SPANS, "threshold", lambda *_: 0.25)
-    monkeypatch.setattr(finetune.results, "answered", lambda *given: thresholds.append(given[4:]) or answered(*given))
+    recorded = lambda *given: thresholds.append(given[4:]) or answered(*given)  # noqa: E731
+    monkeypatch.setattr(finetune.finetune_results, "example_answers", recorded)
     with tempfile.TemporaryDirectory() as folder:
         given = checkpoint.load(Path("artifacts/models/gpt")), verified_task(Path("artifacts/examples/qa"))
         config = stage_parameters.section("finetune", FinetuneConfig)

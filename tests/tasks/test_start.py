@@ -138,7 +138,8 @@ def test_a_published_model_goes_on_with_its_own_tokenizer(small, paper, model):
     if paper == "roberta":
         params["pretrain"]["bert"]["objective"] = {"name": "masked", "rate": 0.3}
     path.write_text(yaml.safe_dump(params))
-    for command in (["check"], ["tokenizer", "mine"], ["pack", "mine"]):
+    small.run("tasks.commands.check")
+    for command in (["tokenizer", "mine"], ["pack", "mine"]):
         small.run(f"tasks.stages.{command[0]}", *command[1:])
     small.run("tasks.stages.pretrain", model)
     small.run("tasks.stages.evaluate", model)
@@ -206,7 +207,8 @@ def test_a_start_goes_on_with_new_pieces_of_the_text(small):
     params["tokenizers"] = {"mine": given["mine"] | {"extend": 9}}
     params["models"] = {"gpt": "mine"}
     path.write_text(yaml.safe_dump(params))
-    for command in (["check"], ["tokenizer", "mine"], ["pack", "mine"], ["pretrain", "gpt"], ["evaluate", "gpt"]):
+    small.run("tasks.commands.check")
+    for command in (["tokenizer", "mine"], ["pack", "mine"], ["pretrain", "gpt"], ["evaluate", "gpt"]):
         small.run(f"tasks.stages.{command[0]}", *command[1:])
     before = checkpoint.load(small.root / "artifacts/imported/mine")
     after = checkpoint.load(small.root / "artifacts/models/gpt")

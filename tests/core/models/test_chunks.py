@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from plm_core.models.output_layer import Output, padded
-from plm_core.objectives import objective
+from plm_core.objectives import objective as objectives
 from plm_core.objectives.objective import IGNORED, output_nll, summed_nll
 
 N, D, V = 23, 13, 99
@@ -50,7 +50,7 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows, w
     inputs, targets, weights = made(bias=bias)
     weights = weights if weighted else None
     expected = summed_nll(Output(*inputs).logits(), targets, weights)
-    monkeypatch.setattr(objective, "AT_ONCE", rows * V)
+    monkeypatch.setattr(objectives, "AT_ONCE", rows * V)
     monkeypatch.setattr("plm_core.models.output_layer.padded", lambda *given: padded(*given, multiple))
     with Largest() as seen, FlopCounterMode(display=False) as counter:
         nll = output_nll(Output(*inputs), targets, weights)
@@ -64,7 +64,7 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows, w
 
 def test_what_needs_no_gradient_gets_none_and_costs_one_product(monkeypatch):
     (hidden, weight, bias), targets, _ = made()
-    monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
+    monkeypatch.setattr(objectives, "AT_ONCE", 4 * V)
     expected = output_nll(Output(hidden, weight, bias), targets)
     # Not even that of the logits, which is made from their exponentials.
     with torch.no_grad(), FlopCounterMode(display=False) as counter, monkeypatch.context() as patch:
@@ -88,13 +88,13 @@ def test_in_bfloat16_the_sum_is_float32_and_gradients_are_as_near_as_those_of_al
         return [float((a - b).norm() / b.norm()) for a, b in zip(torch.autograd.grad(nll, inputs), truth, strict=True)]
 
     plain = far()
-    monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
+    monkeypatch.setattr(objectives, "AT_ONCE", 4 * V)
     assert all(0 < chunked < 1.5 * whole < 0.05 for chunked, whole in zip(far(), plain, strict=True))
 
 
 def test_the_gradient_of_hidden_states_in_bfloat16_is_divided_exactly(monkeypatch):
     (hidden, weight, bias), targets, _ = made(torch.float32)
-    monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
+    monkeypatch.setattr(objectives, "AT_ONCE", 4 * V)
 
     def gradient(dtype):
         read = hidden.detach().bfloat16().to(dtype).requires_grad_()
@@ -118,7 +118,7 @@ def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
         return [nll.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
     expected = step()
-    monkeypatch.setattr(objective, "AT_ONCE", 1000)
+    monkeypatch.setattr(objectives, "AT_ONCE", 1000)
     for left, right in zip(step(), expected, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
 
@@ -128,7 +128,7 @@ def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
 def test_compiled_it_is_the_same(monkeypatch, multiple):
     inputs, targets, weights = made()
     expected = output_nll(Output(*inputs), targets, weights)
-    monkeypatch.setattr(objective, "AT_ONCE", 4 * V)
+    monkeypatch.setattr(objectives, "AT_ONCE", 4 * V)
     monkeypatch.setattr("plm_core.models.output_layer.padded", lambda *given: padded(*given, multiple))
     monkeypatch.setattr("plm_core.models.output_layer._in_place", None)
     nll = torch.compile(output_nll, dynamic=False, fullgraph=True)(Output(*inputs), targets, weights)
@@ -141,7 +141,7 @@ def test_compiled_it_is_the_same(monkeypatch, multiple):
 def test_compiled_for_a_gpu_more_logits_are_made_at_once_and_their_gradient_with_them(monkeypatch):
     sizes, whole = [], []
     monkeypatch.setattr("plm_core.models.output_layer.nll_in_chunks", lambda *given: sizes.append(given[-1]))
-    monkeypatch.setattr(objective, "summed_nll", lambda logits, *_: whole.append(logits.shape))
+    monkeypatch.setattr(objectives, "summed_nll", lambda logits, *_: whole.append(logits.shape))
     with FakeTensorMode():
         for device, compiling, mixed in product(("cuda", "cpu"), (False, True), (False, True)):
             pretend(monkeypatch, compiling)
