@@ -20,8 +20,7 @@ from torch.nn import functional as F
 
 from plm_core.checkpoint import Loaded
 from plm_core.config import UserError
-from plm_core.models.blocks import check_ids, check_length
-from plm_core.models.decoder import Decoder, causal_order, positions_with_padding
+from plm_core.models.blocks import Decoder, causal_order, check_ids, check_length, positions_with_padding
 from plm_core.models.xlnet import left_to_right
 from plm_core.objectives import OBJECTIVES
 from plm_core.shared.options import SamplingConfig

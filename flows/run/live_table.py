@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left *(.*)")
-"""The format in which ``tasks/runtime/progress.py`` reports progress."""
+"""The format in which ``tasks/runtime/stage.py`` reports progress."""
 WORTH_SAYING_S = 60.0
 """An estimate of less is not shown."""
 ENOUGH_S = 12.0

@@ -98,8 +98,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Compared:
-    """A task, a subset of one, an average, or the likelihood; fields of the same name are those of ``ComparisonRow``.
-    """
+    """A task, a subset of one, an average, or the likelihood; fields named alike are those of ``ComparisonRow``."""
 
     name: str
     score: str

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.configs.architectures import GPTConfig
-from plm_core.models.blocks import attend, to_compute_dtype
-from plm_core.models.decoder import Decoder
+from plm_core.models.blocks import Decoder, attend, to_compute_dtype
 
 
 class Attention(nn.Module):

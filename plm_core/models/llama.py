@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.configs.architectures import LlamaConfig
-from plm_core.models.blocks import attend, to_compute_dtype
-from plm_core.models.decoder import Decoder
+from plm_core.models.blocks import Decoder, attend, to_compute_dtype
 from plm_core.models.output_layer import Output
 from plm_core.models.rotary import Angles, angles, rotate
 

@@ -1,4 +1,4 @@
-"""What surrounds every stage: clear errors and exit statuses, the guard, the MLflow run, the metrics file."""
+"""What surrounds every stage: errors, exit statuses, the provenance guard, the MLflow run, metrics, progress."""
 
 import contextlib
 import functools
@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from plm_core.config import UserError, digest
 from plm_core.shared import environment, paths
@@ -176,3 +177,41 @@ def deferred_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+Item = TypeVar("Item")
+
+LINE_EVERY_S = 5.0
+"""Seconds between two lines."""
+
+
+class Progress:
+    """Says how much of ``total`` is done."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._start = self._last = monotonic()
+        self._before = 0
+
+    def counted(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Count the items, which may come in groups: the first took as long as its group, and does not count in the
+        estimate of the time left."""
+        for done, item in enumerate(items, 1):
+            if done == 1:
+                self.resume(1)
+            self.update(done)
+            yield item
+
+    def resume(self, done: int) -> None:
+        """``done`` of the total were done before now, and do not count in the estimate of the time left."""
+        self._start = self._last = monotonic()
+        self._before = done
+
+    def update(self, done: int, note: str = "") -> None:
+        """Say, unless that was just done, that ``done`` of the total is done, with a note."""
+        now = monotonic()
+        if leads() and (done == self._total or now - self._last >= LINE_EVERY_S):
+            self._last = now
+            left = (now - self._start) * (self._total - done) / max(1, done - self._before)
+            share = f"{done}/{self._total} ({done / self._total:.0%})"
+            print(f"{self._what}: {share}, {left:.0f} s left  {note}", flush=True)

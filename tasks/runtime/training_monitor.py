@@ -16,9 +16,8 @@ from plm_core.training.loop import Stopped
 from plm_core.training.ranks import Unfit
 from tasks.parameters.machine_limits import leads
 from tasks.reporting.training_costs import CostReport
-from tasks.runtime.progress import Progress
 from tasks.runtime.provenance_guard import Edited
-from tasks.runtime.stage import BudgetSpent, Interrupted, Stage, deferred_signals
+from tasks.runtime.stage import BudgetSpent, Interrupted, Progress, Stage, deferred_signals
 
 HIGHER = "raise PLM_BUDGET to resume from there"
 

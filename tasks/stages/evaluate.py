@@ -30,8 +30,7 @@ from plm_core.shared.files import atomic_text, sha256_text
 from plm_core.text.vocabulary_quality import unknown_rate
 from plm_core.training.device import Device, prepare
 from tasks.parameters import stage_parameters
-from tasks.runtime.progress import Progress
-from tasks.runtime.stage import main, stage
+from tasks.runtime.stage import Progress, main, stage
 from tasks.runtime.worker_pool import pool
 
 PROMPTS, WORDS, LONGEST = 3, 5, 40

@@ -16,8 +16,7 @@ from plm_core.shared import paths
 from plm_core.shared.files import atomic_folder
 from plm_core.training.device import prepare
 from tasks.parameters import stage_parameters
-from tasks.runtime.progress import Progress
-from tasks.runtime.stage import main, stage
+from tasks.runtime.stage import Progress, main, stage
 
 
 def fewshot(name: str) -> None:

@@ -24,8 +24,7 @@ from plm_core.objectives import OBJECTIVES
 from plm_core.shared import paths
 from plm_core.training.device import Device, prepare
 from tasks.parameters import stage_parameters
-from tasks.runtime.progress import Progress
-from tasks.runtime.stage import main, stage
+from tasks.runtime.stage import Progress, main, stage
 
 
 def minimal_pairs(model: str, name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:

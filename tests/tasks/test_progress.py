@@ -1,12 +1,12 @@
 """How long the rest of a long work takes, as it is said in a log."""
 
-from tasks.runtime import progress
-from tasks.runtime.progress import Progress
+from tasks.runtime import stage
+from tasks.runtime.stage import Progress
 
 
 def test_what_a_process_before_this_one_has_done_says_nothing_of_the_time_that_is_left(monkeypatch, capsys):
     now = 100.0
-    monkeypatch.setattr(progress, "monotonic", lambda: now)
+    monkeypatch.setattr(stage, "monotonic", lambda: now)
     meter = Progress("pretrain", 1500)
     now += 30  # reading the snapshot
     for step in range(20, 1061, 20):
@@ -23,7 +23,7 @@ def test_what_a_process_before_this_one_has_done_says_nothing_of_the_time_that_i
 
 def test_a_line_comes_every_few_seconds_and_at_the_end(monkeypatch, capsys):
     now = 0.0
-    monkeypatch.setattr(progress, "monotonic", lambda: now)
+    monkeypatch.setattr(stage, "monotonic", lambda: now)
     meter = Progress("pairs", 30)
     for done in range(1, 31):
         now += 1
@@ -35,7 +35,7 @@ def test_a_line_comes_every_few_seconds_and_at_the_end(monkeypatch, capsys):
 
 def test_what_comes_in_groups_is_estimated_by_all_groups_but_the_first(monkeypatch, capsys):
     now = 0.0
-    monkeypatch.setattr(progress, "monotonic", lambda: now)
+    monkeypatch.setattr(stage, "monotonic", lambda: now)
 
     def groups():
         nonlocal now
