@@ -8,9 +8,9 @@ TORCH := torch==2.13.0
 UV := uv==0.13.8
 
 export DO_NOT_TRACK := true
-# Not into the user's packages, even if pip's settings say so: a virtual environment does not see them.
+# pip must not install into the user's packages, even if its settings say so: a virtual environment does not see them.
 export PIP_USER := 0
-# Many processes import the same libraries: compile them once, even if a container's environment says otherwise.
+# Many processes import the same libraries, so their bytecode is cached, even if a container's environment forbids it.
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
@@ -27,7 +27,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The extras: stages on the nodes of a Ray cluster, a team's servers without containers.
+# The extras: `cluster` runs stages on the nodes of a Ray cluster, `team` runs a team's servers without containers.
 cluster: $(VENV)/.cluster
 
 $(VENV)/.cluster $(VENV)/.team: $(VENV)/.%: $(VENV)/.installed requirements-%.lock
@@ -56,11 +56,11 @@ test: setup
 fast-tests: setup
 	pytest --numprocesses $(PROCESSES) --dist worksteal
 
-# With MINUTES=20 no test begins after twenty minutes; what was left out is named, and another day begins elsewhere.
+# With MINUTES=20 no test starts after twenty minutes. Tests left out are named; each day begins with different ones.
 test-slow: setup cluster $(VENV)/.team
 	pytest -m slow --numprocesses $(PROCESSES) --dist worksteal $(if $(MINUTES),--minutes $(MINUTES))
 
-# Killed processes, dead servers, full disks, flipped bits, broken input, each many times; a table at the end.
+# Kills processes and servers, fills disks, flips bits and breaks input, each many times, and ends with a table.
 prove: setup
 	pytest -m proof --capture=no
 
@@ -84,11 +84,11 @@ bench-overhead: setup
 bench-generate: setup
 	python tests/bench/bench_generate.py
 
-# DRY=1 runs it with tiny sizes on any machine; PARTS="correctness speed learning" are all parts.
+# DRY=1 runs it with tiny sizes on any machine. The default, all parts, is PARTS="correctness speed learning".
 bench-gpu:
 	python tests/bench/bench_gpu.py $(if $(DRY),--dry) $(PARTS)
 
-# MEGABYTES="100 200" makes it smaller.
+# MEGABYTES="100 200" sets the sizes of the text, here smaller ones.
 bench-scale: cluster
 	python tests/bench/bench_scale.py $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
@@ -101,7 +101,7 @@ bench-reading: setup
 bench-snapshot: setup
 	python tests/bench/bench_snapshot.py
 
-# Going on from a published model, beside transformers.
+# Training a published model further, compared with transformers.
 bench-start: setup
 	python tests/bench/bench_start.py
 
@@ -147,8 +147,8 @@ lock:
 			--no-annotate --output-file requirements-$$extra.lock; \
 	done
 
-# Removes what `make demo` can rebuild. Registered models, decisions, journals on their way to MLflow, imports, sweeps
-# and the remote stay: there is no other copy.
+# Removes what `make demo` can rebuild. Registered models, decisions, journals not yet sent to MLflow, imported models,
+# sweeps and DVC's remote stay, because there is no other copy.
 KEPT = mlflow journals remote imported sweeps
 clean:
 	rm -rf $(VENV) .dvc/cache .dvc/tmp

@@ -1,4 +1,4 @@
-"""The `plm` command. Everything heavy is imported by the command that needs it: `--help` answers at once."""
+"""The `plm` command. Everything heavy is imported by the command that needs it, so `--help` answers at once."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisi
 
 
 def show_version(wanted: bool) -> None:
-    """Print the version of the package, and end."""
+    """Print the version of the package, and exit."""
     if wanted:
         from importlib.metadata import version
 
@@ -56,7 +56,7 @@ def options(
         bool, Option("--version", is_eager=True, callback=show_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """What `plm` takes before a command."""
+    """The options that come before a command."""
 
 
 def project() -> Path:
@@ -86,7 +86,7 @@ def task(name: str, /, *arguments: object, **options: object) -> None:
 
 @contextlib.contextmanager
 def checkpoint_folder(model: str | None, folder: Path | None) -> Iterator[Path]:
-    """The given folder, or that of a trained section or registered version, fetched for the time of the block. Raises
+    """The given folder, or that of a trained section or a registered version, kept until the block ends. Raises
     UserError: both are given, or there is no such model."""
     if model and folder:
         raise UserError(f"--model {model}, --checkpoint {folder}: expected one of them, not both")
@@ -112,12 +112,12 @@ def checkpoint_folder(model: str | None, folder: Path | None) -> Iterator[Path]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit with a status."""
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.environ["PYTHONUTF8"] = "1"  # which Python reads at its start: names of files and lines of DVC are UTF-8
+        os.environ["PYTHONUTF8"] = "1"  # read by Python at startup: file names and DVC's output are UTF-8
         os.execv(sys.executable, sys.orig_argv)
     environment.lead()
     # The environment that `plm` is installed in comes first on the PATH, so that all processes use one interpreter.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    # Containers often say otherwise, and then every process compiles the thousands of files that MLflow imports.
+    # Containers often set this, and then every process recompiles the thousands of files that MLflow imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     try:
@@ -130,12 +130,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @app.command()
 def init(
     folder: Annotated[Path, Argument(help="Read the .txt, .jsonl, .csv, .tsv or .parquet files in this folder.")],
-    add: Annotated[bool, Option("--add", help="Keep the sources that there are, and add this folder.")] = False,
+    add: Annotated[bool, Option("--add", help="Keep the existing sources, and add this folder.")] = False,
     start: Annotated[
         str | None,
         Option(
             metavar="MODEL",
-            help="Go on from this published model: minilm, smollm2, hf://OWNER/NAME, package://NAME, a folder, .gguf.",
+            help="Start from this published model: minilm, smollm2, hf://OWNER/NAME, package://NAME, a folder, .gguf.",
         ),
     ] = None,
     yes: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
@@ -179,10 +179,10 @@ def run(force: Annotated[bool, Option("--force", help="Run every stage, up to da
 
 @app.command()
 def deploy(
-    cron: Annotated[str, Option(help="Run at: minute hour day month weekday, in UTC; '0 3 * * *' is 3 a.m. daily.")],
+    cron: Annotated[str, Option(help="Run at (in UTC): minute hour day month weekday; '0 3 * * *' is daily at 3 a.m.")],
     name: Annotated[str, Option(help="Name the deployment in Prefect.")] = "scheduled",
 ) -> None:
-    """Run the pipeline on a schedule, as long as this command runs."""
+    """Run the pipeline on a schedule for as long as this command runs."""
     from flows.schedule import deploy as deployment
 
     deployment.serve(project(), cron, name)
@@ -190,9 +190,9 @@ def deploy(
 
 @app.command()
 def nights(
-    test: Annotated[bool, Option("--test", help="Send a test message to all who are notified.")] = False,
+    test: Annotated[bool, Option("--test", help="Send a test message to everyone who is notified.")] = False,
 ) -> None:
-    """Show what the schedule did last.
+    """Show how the last scheduled run went, and when the next is due.
 
     Exit status: 1 when the last run failed or did not happen.
     """
@@ -209,7 +209,7 @@ def nights(
     last = remembered.ScheduleHistory.read(root)
     failed = last.error and (
         last.ended or not pipeline_is_running(root)
-    )  # a run at work is "interrupted" until it has ended
+    )  # until it ends, a run counts as "interrupted"
     raise typer.Exit(int(bool(missed or failed)))
 
 
@@ -229,7 +229,7 @@ def status(
     if not as_json and output_checks.cache_is_empty(root):
         flow_configs.read_tracking(root)
         checkout.check_parameters(root)
-        print("nothing was run yet: `plm run`")
+        print("nothing has run yet: start with `plm run`")
         return
     stages: list[dict[str, Any]] = [
         {"name": name, "up_to_date": not reasons, "reasons": reasons} for name, reasons in Graph(root).status().items()
@@ -286,7 +286,7 @@ def sweep(
 def compare(
     first: Annotated[str, Argument(help="Take this trained section, version, alias or folder of evidence.")],
     second: Annotated[str, Argument(help="Compare it with this one.")],
-    out: Annotated[Path | None, Option(help="Write here, not into artifacts/compare/FIRST-SECOND.")] = None,
+    out: Annotated[Path | None, Option(help="Write here instead of artifacts/compare/FIRST-SECOND.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare two models on the same examples, with intervals."""
@@ -373,8 +373,8 @@ def ui(
         command += ["--workers", "1"]
         environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     print(f"{which}: http://127.0.0.1:{port}   (Ctrl-C stops it)", flush=True)
-    # The servers start processes that no signal reaches: the supervisor ends all of them, however this one ends.
-    # Its last line is for the pipeline's eyes, so it alone writes to stdout.
+    # The servers start processes that no signal reaches; the supervisor ends them all, however this process ends.
+    # Its last line is meant for the pipeline, so its stdout is discarded, and the servers print to stderr.
     options = {"cwd": root, "env": {**os.environ, **environment}, "stdout": subprocess.DEVNULL}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
     ours = ["sh", "-c", 'exec "$@" >&2', "sh", *command]
@@ -419,10 +419,10 @@ def backup(
 def restore(
     source: Annotated[str, Argument(help="Read the backups in this folder or at this address.")],
     at: Annotated[
-        str, Option(show_default="the newest", help="Use the newest whose name starts with this: 2026-11-22.")
+        str, Option(show_default="the newest", help="Use the newest whose name starts with this, such as 2026-11-22.")
     ] = "",
 ) -> None:
-    """Restore a backup; nothing that is here is lost."""
+    """Restore a backup; nothing in the checkout is lost."""
     from flows.maintenance import backup as backups
 
     _show(backups.restore(project(), _address(source), at), "restored from it")
@@ -485,12 +485,12 @@ def generate(
     checkpoint: Checkpoint = None,
     max_new_tokens: Annotated[int, Option(help="Stop after this many tokens.")] = SamplingConfig.max_new_tokens,
     until_end: Annotated[bool, Option(help="Stop at the end-of-text token.")] = SamplingConfig.until_end,
-    temperature: Annotated[float, Option(help="Divide the logits by it; 0 is greedy.")] = SamplingConfig.temperature,
+    temperature: Annotated[float, Option(help="Divide the logits by this; 0 is greedy.")] = SamplingConfig.temperature,
     top_k: Annotated[int, Option(help="Sample from the K most likely tokens; 0: from all.")] = SamplingConfig.top_k,
     top_p: Annotated[
         float, Option(help="Sample from the most likely tokens whose probabilities add up to this; 1: from all.")
     ] = SamplingConfig.top_p,
-    repetition_penalty: Annotated[float, Option(help="Avoid repetition, above 1.")] = SamplingConfig.repetition_penalty,
+    repetition_penalty: Annotated[float, Option(help="Above 1: avoid repetition.")] = SamplingConfig.repetition_penalty,
     seed: Annotated[int, Option(help="Random seed; the same seed gives the same text.")] = SamplingConfig.seed,
 ) -> None:
     """Continue prompts: a single one is streamed, several are processed as a batch."""
@@ -516,9 +516,9 @@ def attend(
 
 @app.command()
 def embed(
-    file: Annotated[Path, Argument(help="Embed the texts of this file: .txt (a text a line), .jsonl, .csv, .parquet.")],
-    output: Annotated[Path, Option(help="Write this Parquet file; what is already embedded is kept if interrupted.")],
-    text: Annotated[str, Option(help="The column of the text.")] = "text",
+    file: Annotated[Path, Argument(help="Embed the texts of this file: .txt (one per line), .jsonl, .csv, .parquet.")],
+    output: Annotated[Path, Option(help="Write this Parquet file; if interrupted, the next call continues.")],
+    text: Annotated[str, Option(help="Read the text from this column.")] = "text",
     model: Model = None,
     checkpoint: Checkpoint = None,
 ) -> None:
@@ -550,7 +550,7 @@ def export(
         task("export", target.resolve(), to=to, checkpoint=source)
 
 
-PUBLISHED = "Read this: a folder of transformers, a .gguf file, package://NAME, or hf://OWNER/NAME[@REVISION]."
+PUBLISHED = "Read this model: a transformers folder, a .gguf file, package://NAME, or hf://OWNER/NAME[@REVISION]."
 
 
 @app.command("import")

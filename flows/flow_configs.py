@@ -1,7 +1,7 @@
-"""The sections of ``params.yaml`` that belong to the flow, read strictly.
+"""The sections of ``params.yaml`` that the flow itself reads, with every parameter checked.
 
-Used by the modules of ``flows`` that talk to MLflow and to people, and by ``plm gc``. The gate itself checks the
-parameters of ``promotion`` that only it needs.
+Used by the modules of ``flows`` that use MLflow or notify people, and by ``plm gc``. The parameters of ``promotion``
+that only the gate needs are checked by the gate.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ class Promotion:
 
 @config.section
 class Retention:
-    """The section ``read_retention``: what ``plm gc`` keeps; the last step of each scheduled run does the same."""
+    """The section ``retention``: what ``plm gc``, and the last step of each scheduled run, keep."""
 
     versions: AtLeastOne
     """This many of the newest model versions are kept. Versions with an alias or the tag ``keep``, and those of the
@@ -55,14 +55,14 @@ class Retention:
     champions: AtLeastOne
     """This many of the last champions in the ledger are kept: ``plm rollback`` goes back to them."""
     days: AtLeastOne
-    """What is older is deleted: cached files that no output in ``dvc.lock`` or in a commit of that time needs, deleted
-    runs, compiled code that nobody has read, and flow runs in Prefect with their logs."""
+    """Deleted after this many days: cached files that no ``dvc.lock``, now or in the commits of those days, needs; runs
+    deleted in MLflow; compiled code that nobody has read; and Prefect's flow runs with their logs."""
     snapshots_days: AtLeastOne
     """The state of an unfinished training run is kept this long so that it can resume, and so is its journal once
     sent."""
     remote: bool = False
-    """Whether files are also deleted from DVC's remote and from a cache outside the checkout. Only if no other checkout
-    uses them."""
+    """Whether to delete files from DVC's remote, and from a cache outside the checkout, as well. Set this only if no
+    other checkout uses them."""
 
 
 def read_tracking(root: Path) -> tuple[Tracking, Promotion]:
@@ -77,8 +77,8 @@ def read_tracking(root: Path) -> tuple[Tracking, Promotion]:
 
 
 def read_retention(root: Path) -> Retention | None:
-    """Read the section ``read_retention``; None if there is none, so that nothing is ever deleted. Raises UserError:
-    the file, the section or a parameter is missing, unknown or wrong."""
+    """Read the section ``retention``; None if there is none, and then nothing is ever deleted. Raises UserError: the
+    file, the section or a parameter is missing, unknown or wrong."""
     return read_section(root, Retention, "retention") if "retention" in params_file.sections(root) else None
 
 
@@ -89,8 +89,7 @@ def read_section(root: Path, cls: type[T], name: str) -> T:
 
 
 def read_notify(root: Path) -> NotifyConfig:
-    """Read the section ``read_notify``; its defaults if it is wrong, because people may have to be notified of just
-    that."""
+    """Read the section ``notify``; its defaults if it is wrong, since that may be the very problem to report."""
     try:
         return read_section(root, NotifyConfig, "notify")
     except UserError:

@@ -1,1 +1,1 @@
-"""The pure library: corpora, tokenizers, models, objectives, training, evaluation. It knows no platform."""
+"""The pure library: corpora, tokenizers, models, objectives, training, evaluation. It depends on no platform."""

@@ -1,4 +1,4 @@
-"""Strict configuration: a plain dict becomes a frozen dataclass or one clear error. Used by every room.
+"""Strict configuration: a plain dict becomes a frozen dataclass or one clear error. Used by every package.
 
 Pydantic checks types and ranges; errors are reported in this project's words, with the parameter's dotted name.
 ``UserError`` is the project's one exception for what the user can fix: a parameter, a file, a folder.

@@ -190,7 +190,7 @@ def continue_ids(
         logits = reading.logits(texts).double().cpu()
         logits[:, never] = float("-inf")
         shares = distribution(logits, seen, config)
-        # Rows that have ended go on unseen, so that the batch keeps its shape.
+        # Rows that have ended are still drawn, but not shown, so that the batch keeps its shape.
         for row, source in enumerate(sources):
             token = int(torch.multinomial(shares[row], 1, generator=source))
             texts[row].append(token)

@@ -1,1 +1,1 @@
-"""One thin adapter a stage, run as `python -m tasks.<stage>`: parameters and paths in, files and metrics out."""
+"""Thin adapters, one per stage or command: parameters and paths in, files and metrics out."""

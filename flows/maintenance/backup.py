@@ -32,7 +32,7 @@ MLFLOW = paths.ARTIFACTS / "mlflow"
 FOLDERS = (paths.JOURNALS, paths.IMPORTED, paths.SNAPSHOTS)
 """What else a backup contains; a restore adds the files that are missing here, and in DVC's cache."""
 SWEPT = ("*/sweep.html", f"*/{paths.TRIALS}", f"*/{paths.DIFFERENCE}", "*/trials/*.log")
-"""What it contains of sweeps. Not their state, which needs Git's references to their files and experiments."""
+"""The parts of sweeps that it contains; not their state, which needs Git's references to files and experiments."""
 BESIDE = (Path("params.yaml"), Path("dvc.lock"))
 """Files that a restore writes under another name if the checkout has its own."""
 
@@ -75,7 +75,7 @@ class Target:
             return {path: (digest, size) for path, (digest, size) in json.load(file).items()}
 
     def digest(self, path: Path) -> str:
-        """The MD5 of a local file; of one that has not changed, DVC knows it."""
+        """The MD5 of a local file; DVC remembers that of an unchanged one."""
         from dvc.fs import localfs
         from dvc_data.hashfile.hash import hash_file
 
@@ -118,7 +118,7 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
     with _opened(root, target) as store, tempfile.TemporaryDirectory() as scratch:
         name = f"{datetime.now(UTC):{STAMP}}"
         if (names := store.names()) and names[-1] >= name:
-            raise UserError(f"{target}: backup {names[-1]} is of the future; set the clock, or rename that one")
+            raise UserError(f"{target}: backup {names[-1]} is from the future; set the clock, or rename that backup")
         wanted = dict(_files(root, Path(scratch), uri))
         # The results that dvc.lock names, and DVC's records of stages that ran.
         cache = store.repo.cache.local
@@ -149,9 +149,9 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
         listed.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         store.fs.put_file(str(listed), store.path(name))
 
-        # Files that no backup needed before go, then old backups. Another backup may be at work whose manifest is not
-        # written yet: what it has copied is younger than a day, and what it found in a backup that is deleted now stays
-        # until the next call.
+        # First the files that no backup needs are deleted, then old backups, whose files thus stay until the next call:
+        # another backup that is running, and has no manifest yet, may count on them. What it has copied itself is
+        # younger than a day.
         if keep:
             names = store.names()
             needed = {digest for made in names for digest, _ in store.manifest(made).values()}

@@ -71,7 +71,7 @@ def old_files(root: Path, rules: Retention) -> Found:
     sweeps = (root / paths.SWEEPS).glob("*/")
     candidates += [(folder, rules.days, partial(delete_sweep, folder)) for folder in sweeps]
 
-    # What nobody has written to since then.
+    # Only what nobody has written to for that many days.
     for path, days, delete in sorted(candidates, key=lambda candidate: candidate[0]):
         inside = [file.stat() for file in path.rglob("*") if file.is_file() and not file.is_symlink()]
         if max(stat.st_mtime for stat in (path.stat(), *inside)) < time.time() - days * DAY_S:

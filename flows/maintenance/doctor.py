@@ -99,7 +99,7 @@ def collect_after_run(root: Path) -> None:
     if deployment.get_id() is None:
         return
     log = get_run_logger()
-    # The night's models matter more than the space: whatever goes wrong here is said, and no more.
+    # The models of the run matter more than disk space: whatever goes wrong here is only reported.
     try:
         if (rules := flow_configs.read_retention(root)) is None:
             return

@@ -33,7 +33,7 @@ Found = Generator[Finding | str, None, None]
 """Findings, and notes of what is as it should be and worth knowing."""
 Check = Callable[[Path, Any], Found]
 """Looks at the checkout ``root``: for problems, reading the bytes of everything if the second argument is True; or for
-what the retention rules given as the second argument do not keep. A UserError or an OSError says that it could not."""
+what the retention rules given as the second argument do not keep. A UserError or OSError means that it could not."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def apply_checks(checks: Mapping[str, Check], root: Path, given: object, mend: b
                         report.mended.append(finding)
                     except (UserError, OSError) as error:
                         report.unseen[finding.where] = " ".join(str(error).split())
-                    except Exception as error:  # noqa: BLE001 the check knows those of the store that it has opened
+                    except Exception as error:  # noqa: BLE001 the check knows the errors of the store that it has open
                         findings.throw(error)
                 else:
                     report.findings.append(finding)

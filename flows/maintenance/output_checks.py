@@ -1,7 +1,7 @@
-"""Outputs and DVC's cache: whether they match ``dvc.lock`` and the names of the objects; objects that nothing needs.
+"""Outputs and DVC's cache: whether outputs match ``dvc.lock`` and objects their names; objects that nothing needs.
 
-DVC says what its own ``gc`` would keep. What is deleted of the rest is decided here, because DVC's command does not
-look at ages or say how much it frees: a result of last week, to which somebody may go back, stays.
+What is deleted is decided here, because DVC's own ``gc`` does not look at ages or say how much it frees: a result of
+last week, which somebody may want to go back to, stays.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def differing_outputs(root: Path) -> list[tuple[str, str, str, bool]]:
     """The recorded outputs that are missing, changed or not in the cache. Raises UserError: DVC fails.
 
     Returns:
-        Of each its path, its stage, its state, a key of ``WORDS``, and whether it is cached.
+        For each: its path, its stage, its state (a key of ``WORDS``), and whether it is cached.
     """
     with open_repo(root) as repo:
         return [
@@ -66,9 +66,9 @@ def differing_outputs(root: Path) -> list[tuple[str, str, str, bool]]:
 
 
 def outputs(root: Path, _everything: bool) -> Found:
-    """Outputs that differ from what ``dvc.lock`` records; none if a pipeline runs before they are compared.
+    """Outputs that differ from what ``dvc.lock`` records; none if a pipeline starts before all have been compared.
 
-    The checkout is not held in the meantime: this takes minutes, and a run that is due would be skipped.
+    The checkout is not locked meanwhile: this takes minutes, and a run that is due would be skipped.
     """
     try:
         with lock_checkout(root):
@@ -125,7 +125,7 @@ def old_objects(root: Path, rules: Retention) -> Found:
     """The objects older than the rules' ``days`` that no output recorded now or in a commit of those days needs.
 
     Other checkouts may share a cache outside the repository, and what they need is not known here: like DVC's remote,
-    it is searched only if the rules say that no other checkout uses it. DVC's lock is held until the next one.
+    it is searched only if the rules say that no other checkout uses it. DVC's lock is held while a finding is handled.
 
     Raises:
         UserError: DVC or Git fails.
@@ -158,11 +158,11 @@ def old_objects(root: Path, rules: Retention) -> Found:
 
 
 def referenced_objects(repo: Any, commits: bytes = b"", stores: Sequence[Any] | None = None) -> set[str]:
-    """The objects that the records of outputs name, those of the checkout and the given text of others'.
+    """The objects named in the checkout's records of outputs, and in those of ``commits``, given as text.
 
-    Each record is read as text, and every MD5 in it counts: also of inputs, and of outputs that Git keeps, such as
-    metrics, without which DVC's run cache restores no result. Lists of folders are read in the stores, by default in
-    the local cache; the files of a folder whose list is missing are useless.
+    Each record is read as text, and every MD5 in it counts, including those of inputs and of outputs that Git keeps,
+    such as metrics: without them, DVC's run cache restores no result. The lists of folders are read from the stores, by
+    default the local cache; the files of a folder whose list is missing are useless.
     """
     paths = {Path(stage.path) for stage in repo.index.stages}
     records = [path if path.suffix == ".dvc" else path.with_name("dvc.lock") for path in paths]
@@ -187,11 +187,7 @@ def _committed(root: Path, days: int) -> bytes:
 
 
 def _git(root: Path, *arguments: str, given: bytes = b"") -> bytes:
-    """What git prints; nothing if there is no git repository.
-
-    Raises:
-        UserError: git fails.
-    """
+    """What git prints; nothing if there is no git repository. Raises UserError: git fails."""
     done = subprocess.run(["git", *arguments], cwd=root, input=given, capture_output=True, check=False)
     if done.returncode and any((folder / ".git").exists() for folder in (root, *root.parents)):
         message = " ".join(done.stderr.decode(errors="replace").split())

@@ -1,4 +1,4 @@
-"""Prefect: whether a server runs this checkout, when it last did and when it will next; flow runs of long ago."""
+"""Prefect: whether a server runs this checkout, when it last did and when it will next; old flow runs."""
 
 import contextlib
 from datetime import UTC, datetime, timedelta
@@ -19,11 +19,8 @@ PAGE = 200
 
 
 def schedule(root: Path, _everything: bool) -> Found:
-    """Scheduled runs that are overdue, schedules that are paused or have nothing to run, a last run that failed.
-
-    Raises:
-        UserError: the configured server does not answer.
-    """
+    """Scheduled runs that are overdue, schedules that are paused or have nothing to run, a last run that failed. Raises
+    UserError: the configured server does not answer."""
     url = prefect_server.configured_url()
     if url is None:
         yield "schedule: not checked, because PREFECT_API_URL is not set; set it if a server runs this checkout"

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 DELETED, ALL = 2, 3
 """MLflow's ``ViewType`` of deleted runs, and of all."""
 REGISTERING_S = 3600.0
-"""A registration may take this long: what is older, a version without a verdict or a run without a version, was left by
-one that died."""
+"""How long a registration may take: an older version without a verdict, or run without a version, was left by one that
+died."""
 VERDICT = ("gate", "gate.reasons")
 KEEP_TAG = "keep"
 """A version or run with this tag is kept, unless its value is ``false``."""
@@ -63,7 +63,7 @@ def _version(registry: Registry, version: Version, run: "Run | None", everything
         safe = partial(registry.client.restore_run, version.run_id)
         yield Finding("its run was deleted", where, f"`mlflow runs restore --run-id {version.run_id}`", safe)
 
-    # Its files: the list of checksums is always read, what it lists of the versions in use.
+    # Its files: the list of checksums is always read, the files that it lists only for versions in use.
     with tempfile.TemporaryDirectory() as folder:
         whole = everything or bool({CHAMPION, CHALLENGER} & set(version.aliases))
         problem = "its files are gone"
@@ -119,7 +119,7 @@ def _decisions(registry: Registry) -> Iterator[Finding]:
     if not unfinished and (named is None or named in numbers) and (odd := registry.disagreement()):
         yield Finding(odd[0], where, odd[1])
 
-    # Verdicts: the ledger is what was decided, tags are what people see of it.
+    # Verdicts: the ledger holds what was decided, the tags are what people see of it.
     for version in versions:
         if all(name in version.tags for name in VERDICT):
             continue
@@ -143,7 +143,7 @@ def _running(root: Path, registry: Registry) -> Iterator[Finding]:
         if client.get_run(run).info.status == "RUNNING":
             client.set_terminated(run, "KILLED")
 
-    # What a run's process would still send decides: its journal is the only copy of that.
+    # It depends on the run's journal, which is the only copy of what its process has not sent yet.
     running = list(registry.runs("attributes.status = 'RUNNING'"))
     abandoned = {run.info.run_id for run in registry.abandoned()}
     journal_of = {journal.path.stem: journal for journal in journals(root)}

@@ -1,10 +1,10 @@
 """Where the processes of stages run: on this machine, or where a cluster puts them. Used by ``flows/run/reproduce.py``.
 
 This is a fact of the machine, given by ``PLM_CLUSTER``, and not a parameter: a result does not depend on where it was
-made. A cluster is reached by a launcher, a command that runs what follows it somewhere else and forwards its output, as
-``srun`` does. What follows it is the stage under a supervisor (``process.py``), which ends the stage when the
-launcher is interrupted or its standard input closes, and reports the exit status. So a process there behaves like one
-here. What stages read and write is in a folder that all nodes see at the same path.
+made. A cluster is reached through a launcher such as ``srun``: a command that runs the rest of its command line
+somewhere else and forwards the output. That rest is the stage under a supervisor (``process.py``), which ends the stage
+when the launcher is interrupted or its standard input closes, and reports the exit status. So a process on a node
+behaves like a local one. What stages read and write is in a folder that all nodes see at the same path.
 """
 
 import contextlib
@@ -44,13 +44,13 @@ class Cluster:
     launcher: tuple[str, ...]
     """A command that contains {cores}, {gpus} and {stage}, and for Ray {together}: see ``ray_launcher.py``."""
     cores: int
-    """The cores of a node, which a stage gets that wants all."""
+    """The cores of a node; a stage that wants all cores gets these."""
     gpus: int
     """The GPUs of a node; 0 if nodes have none."""
     nodes: int = 1
     """The number of nodes for a stage that can use several."""
     _turn: Lock = field(default_factory=Lock)
-    """Held by the stage that uses several nodes; two such stages would wait for each other's."""
+    """Held by the stage that uses several nodes; two such stages could wait for each other's nodes forever."""
 
     @contextlib.contextmanager
     def acquire(self, stage: Stage, path: float = 0.0, say: Callable[[str], object] = print) -> Iterator[Grant]:
@@ -112,9 +112,9 @@ def with_helpers(
 ) -> Iterator[None]:
     """Start helpers for a stage of the repository ``root`` when it asks for them; they end with the block.
 
-    Not before: they could take the last node, for which the stage itself waits. A helper is a process like a stage's;
-    the stage says what it runs, in a file (``tasks/runtime/torchrun_launcher.py``). One that fails is reported and
-    replaced.
+    They never start earlier, because they could take the last node while the stage itself still waits for one. A helper
+    is a process like a stage's; the stage says in a file what it runs (``tasks/runtime/torchrun_launcher.py``). One
+    that fails is reported and replaced.
     """
     over = Event()
     helpers: list[Running] = []
@@ -127,7 +127,7 @@ def with_helpers(
             command = json.loads(wanted.read_bytes())
             with processes.beside(command, env, grant.helping) as helper:
                 helpers.append(helper)
-                # A helper that has to end may print a lot about it.
+                # Once the stage has ended, what helpers print while they are being stopped is noise.
                 status, _, tail = helper.hear(lambda line: None if over.is_set() else say(line), launched=True)
             if status and not over.is_set():
                 say(f"{stage}: a helping node ended with status {status}: {(tail or ['no output'])[-1]}")

@@ -1,4 +1,4 @@
-"""A fork server: a process that has imported the libraries already forks each stage. Used by ``process.py``.
+"""A fork server: a process that has already imported the libraries, and forks each stage. Used by ``process.py``.
 
 Also a program: ``python -m flows.processes.forkserver SOCKET LIBRARY...``. It imports the libraries that stages use but
 nothing of the project itself, so a fork behaves like ``python -m MODULE ARGUMENTS``: it reads the project's files when
@@ -40,11 +40,11 @@ LIBRARIES = (
 which a fork could not call again."""
 
 READ = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
-"""The environment of a stage, whose lines the flow reads as they come."""
+"""Set for every stage, so that the flow can read its lines as they come."""
 
 REQUEST_BYTES = 1 << 18
 DESCRIPTORS = 64
-"""The limits of a request."""
+"""The largest request: the bytes of its JSON, and the descriptors that come with it."""
 
 
 class ForkServer:
@@ -91,7 +91,7 @@ class ForkServer:
 
 
 def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
-    """Fork a stage for each request until there are no more; in the stage, return its module and arguments."""
+    """Fork a stage for each request; returns only in a forked stage, with its module and arguments."""
     for name in libraries:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -109,7 +109,7 @@ def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
             break
         for descriptor in descriptors:
             os.close(descriptor)
-    # In the fork, which becomes the requested supervisor and ends in here.
+    # From here on in the fork: it becomes the supervisor of the stage, and never returns.
     requests.close()
     request = json.loads(message)
     os.setsid()
@@ -127,13 +127,13 @@ def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
     if stage := os.fork():
         os._exit(supervisor.supervise(stage, request["grace_s"]))
     supervisor.end_with(parent)
-    # In its own fork, the stage.
+    # From here on in the supervisor's own fork: the stage.
     with open(os.devnull) as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
     for number in supervisor.HEARD:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     module: list[str] = request["module"]
-    multiprocessing.process.ORIGINAL_DIR = request["folder"]  # type: ignore[attr-defined]  # where it starts others
+    multiprocessing.process.ORIGINAL_DIR = request["folder"]  # type: ignore[attr-defined]  # for its children
     return module
 
 

@@ -1,4 +1,4 @@
-"""Runs a stage's command as a process of its own, and ends all that run. Used by ``flows/run/flow.py``.
+"""Runs each stage's command as a process of its own, and can end them all. Used by ``flows/run/flow.py``.
 
 Each stage is a session: ``supervisor.py`` -> shell -> ``python -m tasks...``, or the supervisor and the stage as
 ``forkserver.py`` forks them. This process holds the write end of a pipe to the supervisor. Closing it ends the stage
@@ -120,9 +120,9 @@ class Running:
                 used.cpu += float(seconds)
                 used.memory = max(used.memory, 1024 * int(kilobytes))
         status = ended[-1] if ended else -signal.SIGKILL  # the supervisor was killed
-        if launched and len(ended) > 1:  # there, then here
+        if launched and len(ended) > 1:  # of the supervisor on the node, then of the one here
             status = ended[0]
-        elif launched and status != USER_ERROR:  # which the launcher has explained
+        elif launched and status != USER_ERROR:  # with USER_ERROR, the launcher itself has said what is wrong
             last = tail[-1] if tail else "no output"
             what = f"ended with status {status} and did not report how the stage ended: {last}"
             tail.append(f"error: the command in PLM_CLUSTER {what}")
@@ -190,8 +190,9 @@ class StageProcesses:
             late.set()
             running.end()
 
-        # If it still runs after the block, because a callback raised, it ends as if it had been interrupted.
+        # Counted before the stage starts, so that an increase can be blamed on this run.
         killed = resources.oom_kills()
+        # If it still runs after the block, because a callback raised, it ends as if it had been interrupted.
         with self.beside(command, env or {}, launcher, folder, pass_fds, may_fork) as running:
             clock = threading.Timer(60 * (minutes or 0), end_late)
             if minutes:
@@ -202,6 +203,8 @@ class StageProcesses:
                 clock.cancel()
         if not returned:
             return used
+
+        # Why it failed, and whether another try may help.
         # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also print its name.
         status = 128 - returned if returned - 128 in _SIGNALS else returned
         for_memory = resources.oom_kills() > killed
@@ -230,12 +233,14 @@ class StageProcesses:
         if launcher:  # one supervisor here, and one there
             program = [*supervised, supervisor.LIFELINE, str(self._grace_s), *launcher, *program]
         forks = self._forks if may_fork and not launcher and self._forks and self._forks.ready else None
-        request: dict[str, object] = {}  # if it is a shell's command `python -m ...` for this Python
+        # Only a plain `python -m ...` for this Python can be forked; everything else needs a new process.
+        request: dict[str, object] = {}
         if forks and "-c" in command[:-1] and PLAIN.fullmatch(command[-1]):
             python = shutil.which("python", path=whole.get("PATH"))
             if python and Path(python).parent == Path(sys.executable).parent:
                 request = {"module": command[-1].split()[2:], "folder": str(folder), "env": whole}
                 request |= {"umask": self._umask, "grace_s": self._grace_s}
+        # Under the lock, so that interrupt_all sees every process that has been started.
         with self._lock:
             if self.interrupted.is_set():
                 raise CancelledError

@@ -2,8 +2,8 @@
 enough memory and disk space for each.
 
 Cores are not claimed across flows: the kernel shares them fairly at any moment, whereas with claims a short run could
-wait for hours for another's training run. These are facts of the machine, never parameters: moving to another one must
-not invalidate a result.
+wait hours for the training run of another flow. These are facts of the machine, never parameters: moving to another
+machine must not invalidate a result.
 """
 
 import contextlib
@@ -39,16 +39,16 @@ class Grant:
     launcher: tuple[str, ...] = ()
     """The prefix of its command that runs it somewhere else."""
     helpers: int = 0
-    """The number of additional nodes that can help ..."""
+    """The number of additional nodes that can help, if the stage asks."""
     helping: tuple[str, ...] = ()
-    """... started with this launcher ..."""
+    """The launcher that starts a helper on such a node."""
     wanted: str = ""
-    """... if the stage asks for help in this file, which its environment names."""
+    """The file in which the stage asks for help; its environment names it."""
 
 
 @dataclass
 class Machine:
-    """Cores and GPUs: cores go to the stage with the longest path, GPUs to whoever has their turn."""
+    """Cores and GPUs: cores go to the stage with the longest path, GPUs to whoever is next in the queue."""
 
     cores: int
     gpus: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Machine:
 
     @contextlib.contextmanager
     def acquire(self, stage: Stage, path: float = 0.0, say: Callable[[str], object] = print) -> Iterator[Grant]:
-        """Wait for the stage's share of the machine and hold it for the block; one with GPUs gets a core for each.
+        """Wait for the stage's share of the machine and hold it for the block; with GPUs, it gets a core for each.
 
         ``path`` is how long the longest chain of stages that begins with it is expected to take; the longest goes
         first. ``say`` is called with the name of the process that has the GPUs for which this waits. Raises
@@ -87,7 +87,7 @@ class Machine:
         cores = min(gpus or (max(1, self.cores // self.sharing) if stage.cores == "all" else stage.cores), self.cores)
         with Claim(self.gpus, gpus) as claim:
             grant = Grant({})
-            if gpus:  # while it waits for its turn, which can take hours, others have the cores
+            if gpus:  # it holds no cores while it waits for its turn, which can take hours
                 claim.wait(say, self._pause)
                 grant = Grant({"CUDA_VISIBLE_DEVICES": claim.gpus, CLAIMED: "1"}, claim.fds)
             with self._cores_taken(path, cores):
@@ -99,7 +99,7 @@ class Machine:
 
     @contextlib.contextmanager
     def _cores_taken(self, path: float, cores: int) -> Iterator[None]:
-        """Hold cores once no stage with a longer path waits for them, or when there are enough for it, too."""
+        """Hold cores once no stage with a longer path waits for them, or when there are enough for both."""
         stage = (path, cores)
         with self._changed:
             self._waiting.append(stage)
@@ -125,7 +125,7 @@ class Machine:
 
 @contextlib.contextmanager
 def announce_pipeline(say: Callable[[str], object]) -> Iterator[None]:
-    """Be visible to other pipelines of this machine for the block, and say which ones run on the same cores."""
+    """Announce this pipeline to others on this machine for the block, and name those that run on the same cores."""
     for name in set(re.findall(r"@(plm run \d+)$", Path("/proc/net/unix").read_text(), re.MULTILINE)):
         if who := holder(name):
             half = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -139,7 +139,7 @@ RESERVE = 100 << 20
 """The bytes of disk space reserved for what is not an output of a stage: snapshots, journals, logs."""
 
 LEAST = 1 << 20
-"""The bytes without which DVC cannot record that a stage has run."""
+"""The bytes that DVC needs to record that a stage has run."""
 
 FREES = "`plm gc` frees what no stage needs any more"
 
@@ -165,8 +165,7 @@ def warn_if_scarce(root: Path, outputs: int, memory: int, say: Callable[[str], o
 
 def available_memory() -> int:
     """How many bytes of memory this process and its children may still take, limited by the machine and its control
-    groups, as in a container.
-    """
+    groups, as in a container."""
     left = [psutil.virtual_memory().available]
     for group in groups():
         try:

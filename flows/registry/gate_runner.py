@@ -1,6 +1,6 @@
-"""What tasks say of versions: whether they work, and what the gate decides on a challenger. Used by promotion.
+"""Asks tasks about versions: whether they work, and what the gate decides on a challenger. Used by promotion.
 
-Packaging, the gate and each evaluation are processes of their own.
+Packaging, the gate and each evaluation run as processes of their own.
 """
 
 import json
@@ -64,8 +64,8 @@ def judge(
     """The gate's decision. If the stored examples differ, first the champion and then, if needed, the challenger is
     re-evaluated on the current ones.
 
-    If the champion has no likelihood of the challenger's kind, the last champion before it that has one is asked too,
-    with ``also_earlier``. The registry keeps new evidence. ``plm compare`` uses this for any two versions.
+    If the champion has no likelihood of the challenger's kind, and ``also_earlier`` is set, the challenger is compared
+    with the last champion that has one, too. The registry keeps new evidence. ``plm compare`` uses this for any two.
 
     Raises:
         RegistryError: the gate cannot judge, or a version cannot be evaluated.
@@ -90,9 +90,9 @@ def judge(
             return dict(json.loads(out.read_text(encoding="utf-8")))
 
         def settled(sides: Sequence[Version], stale: str) -> dict[str, Any]:
-            """The decision once the sides have been evaluated on the files that it names in ``stale``, one by one.
+            """The decision once the sides have been re-evaluated, one by one, on the files that it lists in ``stale``.
 
-            A new evaluation may show that another file is needed, so the gate is asked until nothing new is.
+            A new evaluation may show that another file is needed, so the gate is asked again until none is.
             """
             decision = gate()
             fresh: set[tuple[str, str]] = set()
@@ -112,7 +112,7 @@ def judge(
         if champion is None:
             return decision | {"champion": None}
 
-        # The last champion before this one with a likelihood that the challenger has and this one does not have.
+        # The last champion before this one with a likelihood that the challenger has and this one lacks.
         rows = [row for row in decision["table"] if row["verdict"] == "not comparable" and row["champion"] is None]
         lacking = {row["metric"] for row in rows}
         for earlier in registry.champions(champion.number, challenger.number) if also_earlier and lacking else []:

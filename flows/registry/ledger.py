@@ -1,7 +1,7 @@
 """The ledger: every decision on a champion is a run of the experiment ``<experiment>-decisions``. For the registry.
 
 MLflow keeps no history of aliases (mlflow#2169). A decision is recorded completely before anything moves, and its run
-ends only when everything has moved: what a killed process leaves RUNNING is completed by the next one.
+ends only when everything has moved: a decision that a killed process leaves RUNNING is completed by the next process.
 """
 
 import contextlib
@@ -82,11 +82,11 @@ class Ledger:
     def begin(self, decision: Decision) -> str:
         """Record a decision; returns its run's id. From now on it will be completed, by this process or another.
 
-        A run without its file was killed before that, and nothing had moved.
+        A run without its file belongs to a process that was killed before anything had moved.
         """
         from mlflow.entities import Param
 
-        # The parameters are what people see in MLflow, and what is read of many decisions; the file has the rest.
+        # People see the parameters in MLflow, and code that goes through all decisions reads only these.
         entry = {
             "number": str(len(self.runs()) + 1),
             "action": decision.action,
@@ -105,7 +105,7 @@ class Ledger:
         return run
 
     def end(self, run: str, carried_out: bool) -> None:
-        """Close a decision that has been carried out, or of which nothing was done, nor will be."""
+        """Close a decision that has been carried out, or one that is discarded."""
         self._client.set_terminated(run, "FINISHED" if carried_out else "KILLED")
 
     def unfinished(self) -> list[tuple[str, Decision | None]]:
@@ -114,7 +114,7 @@ class Ledger:
 
     def champions(self) -> list[str]:
         """The numbers of past champions and the current one, the oldest first, without those rolled back."""
-        # Whoever goes back to a former champion undoes what came after it.
+        # Going back to a former champion undoes what came after it.
         stack: list[str] = []
         for run in self._finished():
             action, number = run.data.params["action"], run.data.params["version"]

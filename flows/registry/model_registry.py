@@ -1,4 +1,4 @@
-"""The model registry in MLflow: versions with their tags and files, aliases, and decisions on them, one at a time.
+"""The model registry in MLflow: versions with their tags and files, aliases, and decisions, made one at a time.
 
 The alias ``champion`` says who is champion, because people promote in MLflow's UI too; the ledger is the history.
 
@@ -45,8 +45,7 @@ ABANDONED_S = 2 * 3600.0
 NO_RUN = "none"
 """The run id of a version that was created without a run: MLflow knows no such run, as if it had been deleted."""
 SERVERS = Path("/dev/shm")
-"""What is locked for a decision on a server: a folder that every user of the machine can lock, unlike a file of the
-first."""
+"""Locked while deciding on a server's models: every user can lock this folder, unlike a file of the first user."""
 PAGE = "decision.html"
 """The artifact of a version's run that holds the full record, because the length of a description is limited."""
 LIMIT = 5_000
@@ -117,7 +116,7 @@ class Registry:
         name = self.tracking.experiment + suffix
         return mlflow_stores.experiment(self.client, self.tracking.uri, name, mlflow_stores.LEDGER if suffix else "")[0]
 
-    # Runs: each version has one, with its evidence; a registration that was killed leaves one without a version.
+    # Runs: each version has one, with its evidence. A registration that was killed leaves a run without a version.
 
     def runs(self, which: str, view: int = 1) -> "Iterator[Run]":
         """The runs of the experiment for which ``which``, MLflow's filter, holds; ``view``: its ``ViewType``."""
@@ -156,11 +155,7 @@ class Registry:
         return sorted(versions, key=lambda version: -int(version.number))
 
     def get(self, name: str) -> Version:
-        """The version with this number or alias.
-
-        Raises:
-            RegistryError: there is none.
-        """
+        """The version with this number or alias. Raises RegistryError: there is none."""
         versions = self.versions()
         for version in versions:
             if name == version.number or name in version.aliases:
@@ -174,7 +169,7 @@ class Registry:
         return [by_number[number] for number in reversed(self.ledger.champions()) if number in by_number]
 
     def champion(self, *but: str) -> Version | None:
-        """The latest of the ``champions``: the one that the alias names if a person has neither moved nor deleted it.
+        """The latest of the ``champions``; the alias names it, too, unless a person has moved or deleted the alias.
         ``commit`` looks at the alias itself."""
         return next(iter(self.champions(*but)), None)
 
@@ -226,7 +221,7 @@ class Registry:
 
     def evidence(self, version: Version, target: Path) -> Path:
         """The folder with a version's latest evidence. If it is deleted or damaged, a warning says so, and the folder
-        is empty: the gate re-evaluates a champion."""
+        is empty; the gate then re-evaluates a champion."""
         folder, wrong = self.stored_evidence(version, target)
         if wrong:
             warn(f"{self.name} version {version.number}: its stored evidence {wrong}")
@@ -261,7 +256,7 @@ class Registry:
         if (digest := sha256(folder / CHECKSUMS)) != version.tags.get(DIGEST_TAG, digest):
             raise RegistryError(
                 f"{self.name}: the checkpoint of version {version.number} is damaged: {CHECKSUMS} has the sha256 "
-                f"{digest[:12]}, registered was {version.tags[DIGEST_TAG][:12]}; "
+                f"{digest[:12]}, but {version.tags[DIGEST_TAG][:12]} was registered; "
                 "`plm restore` restores the registry from a backup"
             )
         return folder
@@ -272,7 +267,7 @@ class Registry:
         """Record a decision and carry it out, if the champion is still the one that it was made against.
 
         Raises:
-            RegistrationFailed: it is another one now. Nothing was done.
+            RegistrationFailed: the champion is another one now; nothing was done.
         """
         with self.alone():
             self.recover()
@@ -328,7 +323,7 @@ class Registry:
                 self.delete_alias(CHALLENGER)
         if not decision.gate:
             return
-        # The decision on the pages of the version and of its run; without details, the gate was not asked.
+        # Show the decision on the pages of the version and of its run; without details, the gate was not asked.
         version = self.get(decision.version)
         details = decision.details or {}
         old = self.client.get_model_version(self.name, version.number).description or ""
@@ -345,14 +340,14 @@ class Registry:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the registry's lock on this machine, as soon as no other process decides; says so if one does."""
+        """Hold the registry's lock on this machine; if another process is deciding, say so and wait."""
         uri = self.tracking.uri
         place = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock") if uri.startswith(SQLITE) else SERVERS
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(locked(place, wait=False))
             except BlockingIOError:
-                warn(f"{self.name}: another process on this machine decides; waiting for it ({place} is locked)")
+                warn(f"{self.name}: another process on this machine is deciding; waiting for it ({place} is locked)")
                 stack.enter_context(locked(place))
             yield
 

@@ -1,9 +1,9 @@
 """From a trained checkpoint to the champion: register, gate, promote, roll back.
 
-``flows/run/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. ``gate_runner.py`` has
-versions logged, tried and judged, and the registry commits what is decided: the alias ``champion`` moves only with a
+``flows/run/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. ``gate_runner.py`` gets
+versions logged, tried and judged, and the registry commits the decisions: the alias ``champion`` moves only with a
 decision against the current champion, or by force. All raise ``UserError`` if ``params.yaml`` cannot be used, and its
-kind ``RegistrationFailed`` if MLflow cannot be reached or fails, or somebody else has decided meanwhile.
+subclass ``RegistrationFailed`` if MLflow cannot be reached or fails, or somebody else has decided in the meantime.
 """
 
 import subprocess
@@ -45,11 +45,8 @@ class VersionOutcome:
 
 
 def registration_needed(root: Path, stages: Iterable[Stage]) -> bool:
-    """Whether the registry lacks a model of the stages or a verdict on it, or somebody has moved the champion.
-
-    Raises:
-        RegistryError: a checkpoint is missing.
-    """
+    """Whether the registry lacks a model of the stages or a verdict on it, or somebody has moved the champion. Raises
+    RegistryError: a checkpoint is missing."""
     wanted = {digest for _, digest in _checkpoints(root, stages)}
     if not wanted:
         return False
@@ -69,14 +66,14 @@ def register(
 ) -> list[VersionOutcome]:
     """Put the checkpoint of every stage with ``meta: register`` into the registry and let the gate judge it.
 
-    A checkpoint whose digest is registered and judged is left alone; if that was interrupted in between, it continues.
-    Prints a line per model.
+    A checkpoint whose digest is registered and judged is left alone; one that was registered but not judged, because
+    that was interrupted, is judged now. Prints a line per model.
 
     Args:
         root: The repository.
         stages: The graph.
         parent_run_id: ``journal:`` and the key of the pipeline run's journal.
-        tell: Is called with each outcome at once, because later ones may fail.
+        tell: Called with each outcome as soon as it is known, because later ones may fail.
 
     Raises:
         RegistryError: a checkpoint or its evidence is missing, or the gate cannot judge one; the others are judged.
@@ -92,7 +89,8 @@ def register(
         for run in registry.abandoned():
             registry.client.set_terminated(run.info.run_id, "KILLED")
 
-        # What becomes a version, under the pipeline's run if MLflow has it, and what a killed registration has logged.
+        # New checkpoints become versions, below the pipeline's run if MLflow has it. Versions that a killed
+        # registration logged, but did not get judged, are tried again.
         versions = _by_digest(registry)
         stage_of = {digest: stage for stage, digest in wanted}
         new = {digest: stage for digest, stage in stage_of.items() if digest not in versions}
@@ -185,11 +183,12 @@ def rollback(root: Path, reason: str) -> VersionOutcome:
 
 def catch_up(root: Path, registry: Registry) -> list[VersionOutcome]:
     """Complete or discard what was interrupted; if a person has moved the alias ``champion``, leave it there and record
-    the move with what the gate says of it.
+    the move with what the gate says about it.
 
     Returns:
         What is new in the ledger.
     """
+    # What a process had begun when it died.
     with registry.alone():
         recovered = registry.recover()
     done = [
@@ -198,6 +197,7 @@ def catch_up(root: Path, registry: Registry) -> list[VersionOutcome]:
         )
         for late in recovered
     ]
+    # What a person has done in MLflow: a deleted alias is only reported, a moved one is recorded after the fact.
     alias = registry.alias(CHAMPION)
     odd = registry.disagreement()
     if odd and alias is None:
@@ -221,7 +221,7 @@ def catch_up(root: Path, registry: Registry) -> list[VersionOutcome]:
 
 
 def evidence_files(root: Path, stage: Stage, stages: Iterable[Stage]) -> list[Path]:
-    """The files in the stage's evidence folder that a stage of the current graph made: removed stages leave theirs.
+    """The files in the stage's evidence folder that a stage of the current graph made; removed stages leave theirs.
 
     Raises:
         RegistryError: there is none.
@@ -254,7 +254,7 @@ def _by_digest(registry: Registry) -> dict[str, Version]:
 
 
 def _judged(root: Path, registry: Registry, version: Version, problem: str | None) -> VersionOutcome:
-    """What becomes of a new version with this ``problem``, None if it works."""
+    """Decide on a new version; ``problem`` says why it cannot be used, None if it works."""
     champion = registry.champion()
     if problem is not None:
         return _decided(registry, "refused", version, champion, [f"the model cannot be used: {problem}"])

@@ -29,7 +29,7 @@ def registry_status(root: Path) -> dict[str, Any]:
     tracking, promotion = flow_configs.read_tracking(root)
     if not tracking.uri.startswith(SQLITE):
         return from_mlflow(root)
-    # The answer holds as long as the store, which may have a write-ahead log, this program, and the question.
+    # The cached answer holds while none of these changes: the store and its write-ahead log, this file, the names.
     database = Path(tracking.uri.removeprefix(SQLITE))
 
     def state() -> list[Any]:
@@ -52,7 +52,7 @@ def registry_status(root: Path) -> dict[str, Any]:
 
 
 def from_mlflow(root: Path) -> dict[str, Any]:
-    """As ``registry_status``, without the cache."""
+    """Like ``registry_status``, without the cache."""
     from flows.registry.ledger import TABLE_TAG
     from flows.registry.model_registry import CHAMPION, DIGEST_TAG, open_registry
 
@@ -120,7 +120,7 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
                     else "",
                     row["verdict"],
                 )
-            # One that a side lacks; of a likelihood that neither has, nothing is said.
+            # A metric that one side lacks; a likelihood that neither has is not mentioned.
             elif compared["champion"] and {row.get("champion", 0), row.get("challenger")} != {None}:
                 notes.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
         lines = (f"{', '.join(metrics)} not compared: {note}" for note, metrics in notes.items())

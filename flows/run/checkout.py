@@ -64,7 +64,7 @@ def open_checkout(root: Path, force: bool, say: Callable[[str], object]) -> Iter
 
 
 def check_parameters(root: Path) -> None:
-    """Have all sections of the parameters read and compared, before an error in them is found late.
+    """Check every section of the parameters, so that an error does not surface hours into the run.
 
     Raises:
         UserError: something is wrong, with a line per problem.

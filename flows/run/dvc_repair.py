@@ -29,7 +29,7 @@ its ``sys.argv``, which DVC records, is that of its parent."""
 
 
 def repair(repo: Any) -> list[str]:
-    """Remove what is half written; return what was done, one sentence each, nothing if DVC was not killed.
+    """Remove what is half written; return what was done, one sentence each: nothing if DVC was not killed.
 
     No result is lost: a stage whose record is removed is restored from DVC's run cache, or runs again.
 
@@ -60,7 +60,7 @@ def repair(repo: Any) -> list[str]:
                     atomic_text(path, json.dumps(kept))
                     done.append(f"{path}: held by processes that are gone; released")
 
-    # A closer look at the lock file takes half a second.
+    # Whether the lock file is whole: a quick look, because parsing it takes half a second.
     lock = Path(repo.root_dir) / "dvc.lock"
     try:
         _ = repo.index.stages

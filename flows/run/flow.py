@@ -57,6 +57,7 @@ class Execution:
 
     def run_stages(self, parent_run_id: str | None) -> None:
         """Run every stage that has to run, and wait for all."""
+        # Submit all at once: each task waits for its upstreams by itself.
         futures: dict[str, PrefectFuture[Any]] = {}
         optional = {stage.name: stage.optional for stage in self._graph.stages}
         for stage in self._graph.stages:
@@ -66,6 +67,8 @@ class Execution:
                 for name in stage.upstream
             ]
             futures[stage.name] = self._task(stage, parent_run_id).submit(return_state=False, wait_for=upstream)
+
+        # Collect the outcomes in the order of the graph, so that those of upstreams are known.
         for stage in self._graph.stages:
             futures[stage.name].wait()
             if stage.name in self.outcomes:
@@ -177,7 +180,7 @@ def make_flow(
                     tell(result := execute(held, track))
                 doctor.collect_after_run(folder)
         except HeldError as error:
-            # A run covers everything: what this one would have done, the other one or the next one does.
+            # Every run covers everything: the other run, or the next one, does what this one would have done.
             return Completed(name="Skipped", message=str(error))
         if report:
             report(result)
@@ -193,7 +196,7 @@ def make_flow(
 @contextlib.contextmanager
 def _taken(folder: Path, force: bool) -> Iterator[Checkout]:
     """Hold the checkout for a scheduled run, and record why if that is not possible."""
-    environment.lead()  # a worker's shell may be anyone's
+    environment.lead()  # a worker may have inherited anything from the shell that started it
     with contextlib.ExitStack() as stack:
         try:
             held = stack.enter_context(open_checkout(folder, force, get_run_logger().warning))
@@ -211,6 +214,7 @@ plm = make_flow()
 
 def execute(checkout: Checkout, track: Track | None) -> Result:
     """The flow's body: the stages, then the registration. See ``pipeline.run``."""
+    # Without stages to run there is no run in MLflow, and so no publisher that would send what is left of earlier ones.
     root = checkout.root
     stages = checkout.graph.stages
     if not checkout.stale:
@@ -222,7 +226,7 @@ def execute(checkout: Checkout, track: Track | None) -> Result:
     forked = execution.processes.forked() if len(checkout.stale) >= WORTH_FORKING else contextlib.nullcontext()
     warn = get_run_logger().warning
     error = ""
-    models: list[Any] = []  # filled as versions are judged: decisions are reported, whatever fails afterwards
+    models: list[Any] = []  # filled as versions are judged, so that decisions are reported whatever fails afterwards
     registering = 0.0
     try:
         with announce_pipeline(warn), contextlib.chdir(root), track(root) as parent_run_id:
@@ -235,6 +239,7 @@ def execute(checkout: Checkout, track: Track | None) -> Result:
                     warn("stopping; running stages have %.0f minutes to save their state", SAVING_S / 60)
                     execution.processes.interrupt_all()
                     raise
+            # Registered as soon as all but optional stages are up to date, even if an optional one has failed.
             if execution.complete and promotion.registration_needed(root, stages):
                 begun = time.monotonic()
                 state = _registration(root, stages, parent_run_id, models.append)(return_state=True)

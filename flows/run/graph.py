@@ -118,7 +118,7 @@ class Command:
 class Graph:
     """The stages of a repository, read once and kept in memory. Thread-safe.
 
-    DVC's objects allow one thread at a time, its lock one process: both are held during calls of DVC, not of stages.
+    DVC's objects allow one thread at a time, its lock one process: both are held while DVC works, not while stages run.
     """
 
     def __init__(self, root: Path) -> None:
@@ -164,7 +164,7 @@ class Graph:
                 raise
 
     def status(self) -> dict[str, list[str]]:
-        """Why each stage is not up to date, for all stages in order; an upstream that is not is a reason too. Raises
+        """Why each stage is not up to date, in order; an upstream that is out of date is a reason, too. Raises
         GraphError: DVC fails."""
         reasons: dict[str, list[str]] = {}
         for stage in self.stages:
@@ -284,7 +284,7 @@ class Graph:
         try:
             yield
         finally:
-            # If somebody removed the locks in the meantime: the stage has ended, and its result is in dvc.lock.
+            # Somebody may have removed the locks; no matter, the stage has ended, and its result is in dvc.lock.
             with self._locked(), contextlib.suppress(AssertionError):
                 held.close()
 
@@ -364,9 +364,9 @@ def _reasons(node: Any) -> list[str]:
 
 
 def merge_lock_entry(lock: str, entry_text: str) -> str:
-    """The text of a ``dvc.lock`` with the entry of ``one``, the text of another that holds a single stage.
+    """The text ``lock`` of a ``dvc.lock``, with the stage of ``entry_text``, the text of a ``dvc.lock`` of one stage.
 
-    DVC itself reads all stages with their comments and writes them all again, which takes 1 s for 40.
+    DVC itself parses all stages with their comments and writes them all again, which takes 1 s for 40.
     """
     before, entries, rest = _entries(lock if re.search("^stages:$", lock, re.MULTILINE) else f"{lock}stages:\n")
     by_name = {entry.partition("\n")[0]: entry for entry in (*entries, *_entries(entry_text)[1])}

@@ -26,7 +26,7 @@ _PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left *(.*)")
 WORTH_SAYING_S = 60.0
 """An estimate of less is not shown."""
 ENOUGH_S = 12.0
-"""How long stages usually take of which enough is known to judge from them how fast this machine is."""
+"""This machine's speed is judged once it has begun new stages that usually take this long together."""
 
 
 @cache
@@ -40,8 +40,7 @@ def console() -> "Console":
 class Stages(logging.Handler):
     """Follows the stages of a run: says how long they will still take, and shows those that run as a table.
 
-    The flow marks the lines with which a stage begins or ends with ``stage_event``: ``began``, ``done``, ``failed`` or
-    ``up to date``.
+    ``stage_event`` marks the lines with which a stage begins or ends: ``began``, ``done``, ``failed``, ``up to date``.
     """
 
     def __init__(self, stages: Sequence[Stage], took: Mapping[str, float], cores: int, table: bool) -> None:
@@ -59,10 +58,10 @@ class Stages(logging.Handler):
         self._ended: dict[str, str] = {}
         """How a stage ended."""
         self._said = 0.0
-        """When the run was said to end."""
+        """When the run will end, by the last estimate that was shown."""
         if new := self._stages.keys() - took.keys():
             first = f"{len(new)} of these {len(stages)} stages are new to this machine"
-            console().print(f"{first}: how long the run takes is said once a few have ended", highlight=False)
+            console().print(f"{first}: the time left is estimated once a few have ended", highlight=False)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take in a line of a stage, or a warning."""
@@ -88,8 +87,8 @@ class Stages(logging.Handler):
             self._estimate(now)
 
     def _estimate(self, now: float) -> None:
-        """Say how long the stages will still take as soon as that is known, and when it has changed by a third."""
-        # Stages that are new to this machine are as much longer than usual as those of which more is known by now.
+        """Say how long the stages will still take once that is known, and again when it has changed by a third."""
+        # Stages that are new to this machine are taken to be as much slower than usual as the new ones seen so far.
         seen = self._ends.keys() & self._began.keys() & self._stages.keys() - self._took.keys()
         usual = sum(timing.UNKNOWN_S[self._stages[name].gpu] for name in seen)
         if usual < ENOUGH_S and self._stages.keys() - self._took.keys() - self._ends.keys():
@@ -103,7 +102,7 @@ class Stages(logging.Handler):
             estimate = self._ends.get(stage.name, self._began.get(stage.name, begin) + length)
             ends[stage.name] = max(now, estimate)
             own[stage.name] = ends[stage.name] - begin
-        # The longest path, or, where there are fewer cores than stages, all of them one after another on each core.
+        # The longest path, or, if there are fewer cores than stages, the work of all stages divided by the cores.
         end = max([now + sum(own.values()) / self._cores, *ends.values()])
         if end - now > WORTH_SAYING_S and abs(end - self._said) > (end - now) / 3:
             self._said = end

@@ -44,7 +44,7 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
     ``PLM_TRACKING=off``, and if there is no room on the disk.
 
     Raises:
-        UserError: MLflow answers, and a person has to mend it, or ``params.yaml`` names none.
+        UserError: MLflow answers, but a person has to fix it, or ``params.yaml`` names none.
     """
     if os.environ.get("PLM_TRACKING") == "off":
         yield None
@@ -76,7 +76,7 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         try:
             journal.append(end_message(status))
         except OSError as error:
-            warn(f"MLflow: the end of the run is not kept ({error}); it is shown as KILLED, and was {status}")
+            warn(f"MLflow: the end of the run is not kept ({error}); it is shown as KILLED, but was {status}")
         if publisher.poll() is not None:
             publisher = _publisher(root, journal.path.stem)  # it was killed: another one continues
         journal.close()
@@ -95,7 +95,7 @@ def _publisher(root: Path, key: str) -> "subprocess.Popen[str]":
 
 
 def send_leftovers(root: Path) -> None:
-    """Send what an outage of MLflow has left behind, as every publisher does."""
+    """Send what could not be sent during an outage of MLflow, as every publisher does."""
     if os.environ.get("PLM_TRACKING") != "off" and any((root / JOURNALS).glob("*.jsonl")):
         subprocess.run(mlflow_stores.PUBLISHER, cwd=root, check=False)
 

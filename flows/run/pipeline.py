@@ -44,7 +44,7 @@ def run(root: Path, *, force: bool = False) -> Result:
         if result := nothing_to_do(checkout):
             send_leftovers(root)
             return result
-        # The tracking run is opened here, not by the flow: that takes seconds too, and the server starts meanwhile.
+        # The tracking run is opened here, not by the flow: that takes seconds, in which the server can start.
         tracked = pipeline_run(root) if checkout.stale else contextlib.nullcontext()
         results: list[Result] = []
         with (
@@ -55,7 +55,7 @@ def run(root: Path, *, force: bool = False) -> Result:
         ):
             results.append(_run_flow(checkout, lambda _: contextlib.nullcontext(parent_run_id)))
             if not results[0].ok:
-                # The tracking run is ours here, so the failure, which the flow has caught, has to pass through it too.
+                # The flow has caught the failure, and the tracking run, which is opened here, has to see it as well.
                 raise FailedError(results[0].error)
         return results[0]
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 
 class FailedError(Exception):
-    """A stage or the registration failed. It passes through the tracking run, so that the run ends as FAILED."""
+    """A stage or the registration failed. Raised through the tracking run, so that the run ends as FAILED."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Result:
     registered: float = 0.0
     """How many seconds the registration took."""
     models: tuple[Any, ...] = ()
-    """What became of the model versions, each an ``StageOutcome`` of ``promotion.py``."""
+    """What became of the model versions, each a ``VersionOutcome`` of ``promotion.py``."""
 
     @property
     def ok(self) -> bool:

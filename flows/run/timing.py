@@ -20,14 +20,14 @@ REMEMBERED = ".dvc/tmp/plm-spent.json"
 """What each stage took when it last ran on this machine: seconds, and bytes of memory."""
 
 UNKNOWN_S = {"all": 100.0, True: 20.0, False: 3.0}
-"""The seconds that a stage which never ran here is expected to take, by the GPUs that it wants."""
+"""The seconds that a stage is expected to take if it has never run here, by the GPUs that it wants."""
 
 FIGURES = METERS / "run/figures.json"
 """What the last run took, in seconds."""
 
 
 def longest_paths(root: Path, stages: Sequence[Stage]) -> dict[str, float]:
-    """For each stage, the seconds that the longest path is expected to take that begins with it."""
+    """For each stage, the seconds that the longest path from it to the end is expected to take."""
     measured = last_durations(root)
     own = {stage.name: measured.get(stage.name, (UNKNOWN_S[stage.gpu], 0))[0] for stage in stages}
     path = dict(own)
@@ -47,7 +47,7 @@ def last_durations(root: Path) -> dict[str, tuple[float, int]]:
 
 
 def save_durations(root: Path, outcomes: Iterable[StageOutcome]) -> None:
-    """Keep what the stages took for the next run; if the disk is full, its order is only less good."""
+    """Keep what the stages took for the next run; on a full disk, only the order of that run suffers."""
     ran = [outcome for outcome in outcomes if outcome.outcome == "ran"]
     new = {outcome.name: (round(outcome.spent.seconds, 1), outcome.spent.memory) for outcome in ran}
     with contextlib.suppress(OSError):

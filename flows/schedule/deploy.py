@@ -27,9 +27,9 @@ AGAIN_S = 5.0
 def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     """Run the flow of this checkout on a cron schedule (UTC) until interrupted.
 
-    A run that is due while another is at work in the checkout is skipped. Of the runs that were due while nobody served
-    them, the newest is made up for; so is the last one if it was killed. Raises UserError: the cron line is wrong, no
-    Prefect server is configured or answers, or for the reasons of ``serve_schedule``.
+    A run that is due while another one uses the checkout is skipped. Of the runs that were due while this command was
+    not running, the newest is made up for; so is the last one if it was killed. Raises UserError: the cron line is
+    wrong, no Prefect server is configured or answers, or as ``serve_schedule``.
     """
     url = prefect_server.configured_url()
     if url is None:
@@ -76,7 +76,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
             name=name,
             schedule=schedule,
             paused=False,  # an earlier version of this command may have left it paused
-            # A run that was due while nobody served it waits, and is made up for.
+            # A run that is due while this command is not running waits, and is made up for.
             pause_on_shutdown=False,
             parameters={"root": str(root.resolve())},
             tags=[f"{prefect_server.TAG}{prefect_server.checkout_name(root)}", root.resolve().name],
@@ -97,7 +97,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
 
 
 def _tidy(root: Path, name: str) -> None:
-    """Delete all but the newest of the runs that wait for this schedule: each run covers everything.
+    """Delete all but the newest of the waiting runs of this schedule, because each run covers everything.
 
     If none waits and the last run was killed, have one start now. Raises UserError: the schedule of this name belongs
     to another checkout, which would never run again.
@@ -129,6 +129,4 @@ def _tidy(root: Path, name: str) -> None:
         last = history.ScheduleHistory.read(root)
         if not late and last.begun and not last.ended and not pipeline_is_running(root):
             client.create_flow_run_from_deployment(deployment.id)
-            print(
-                f"the run that began at {history.format_time(last.begun)} was killed: it is made up for now", flush=True
-            )
+            print(f"the run that began at {history.format_time(last.begun)} was killed: another starts now", flush=True)

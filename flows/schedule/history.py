@@ -1,6 +1,6 @@
 """The history of the schedule: when a run was due, began and ended, when the next is due, how full the disk was.
 
-A small file records it, so that the next process can notify people of what nobody has reported: a run that did not
+A small file records it, so that the next process can notify people of what has gone unreported: a run that did not
 happen, one that was killed, a disk that fills up. Used by the flow, by ``plm deploy`` and by ``plm nights``.
 """
 
@@ -40,7 +40,7 @@ class ScheduleHistory:
     next: float | None = None
     """When the next run is due; None without a schedule."""
     reported: float | None = None
-    """When the last missed run was due of which people have been notified."""
+    """When the last missed run that people were notified of was due."""
     killed: float | None = None
     """When the last killed run began, until people have been notified of it."""
     begun: float | None = None
@@ -66,7 +66,7 @@ class ScheduleHistory:
             return ""
         if self.begun is not None and self.begun > now + LATE_S:
             return f"The last run began at {format_time(self.begun)}, which is in the future: {CLOCK}."
-        # Of a schedule of minutes, a run is late when the next one is due.
+        # If runs are minutes apart, one is missed as soon as the next is due.
         if now - self.next > min(LATE_S, self.next - self.due):
             return f"The scheduled run that was due at {format_time(self.next)} did not begin."
         return ""
@@ -100,13 +100,13 @@ def update(root: Path, **values: Any) -> ScheduleHistory:
 
 @contextlib.contextmanager
 def recorded_run(root: Path) -> Iterator[Callable[[Result], None]]:
-    """Record the block as a run and notify people; the block calls what is yielded with its result."""
-    # The run before, which may have had no time to report how it ended.
+    """Record the block as a run and notify people; the block passes its result to the function that is yielded."""
+    # The previous run may have had no time to report how it ended.
     last = ScheduleHistory.read(root)
     if last.begun and not last.ended:
         update(root, killed=last.begun)
     notify_missed(root)
-    # Until it ends, this run counts as interrupted: that is all a killed process leaves.
+    # Until it ends, this run counts as interrupted: a killed process cannot correct that.
     error = "interrupted"
     update(root, begun=time.time(), ended=None, error=error, **prefect_server.due_of_this_run())
 
@@ -142,7 +142,7 @@ def record_skip(root: Path, why: str) -> None:
     """Record that a scheduled run was skipped, and notify people unless a run has just begun in its place."""
     dates = prefect_server.due_of_this_run()
     update(root, **dates)
-    # A run that has just begun does this one's work; one that began long ago is in the way of the schedule.
+    # A run that has just begun also does this one's work; one that began long ago is holding up the schedule.
     if dates.get("next") and time.time() - pipeline_began(root) > (dates["next"] - dates["due"]) / 2:
         notifications.notify(root, "missed", f"The run that was due at {format_time(dates['due'])} was skipped: {why}.")
 
@@ -154,13 +154,13 @@ def record_schedule(root: Path, next_due: float | None) -> None:
 
 
 def notify_missed(root: Path) -> str:
-    """Notify people, once, of a scheduled run that did not happen; returns the sentence each time, empty for none.
+    """Notify people, once, of a scheduled run that did not happen, or of a run that was killed.
 
-    Also of a run that was killed. The next call tries again if no address accepted the message.
+    The next call tries again if no address accepted the message. Returns the sentence on the missed run, or "".
     """
     nights = ScheduleHistory.read(root)
     missed = nights.missed(time.time())
-    # A power failure ends whoever could have said so: the next process does.
+    # A power failure also ends the process that would have reported it, so the next one does.
     if nights.killed:
         what = f"The run that began at {format_time(nights.killed)} was killed, or its machine went down."
         if notifications.notify(root, "failure", f"{what} The next one resumes its work."):
@@ -183,7 +183,7 @@ def history_lines(root: Path) -> Iterator[str]:
         ended = (
             f"ended {format_time(nights.ended)}, {how}"
             if nights.ended
-            else "at work"
+            else "still running"
             if pipeline_is_running(root)
             else "killed"
         )

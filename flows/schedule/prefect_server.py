@@ -1,9 +1,9 @@
 """The Prefect server that a run reports to, and what the flow and the commands ask of it.
 
-The server is the configured one, or one of the run's own for as long as it lasts. Prefect would start a temporary
-server by itself: too late (6 s during which nothing else happens), in the terminal's process group (Ctrl-C kills it
-before the last states are written), and running on if the flow is killed. Prefect is imported by the functions that
-need it.
+The server is the configured one, or one that belongs to the run and ends with it. Prefect would start a temporary
+server by itself, but too late (6 s during which nothing else happens) and in the terminal's process group (Ctrl-C kills
+it before the last states are written), and that server would survive the flow if the flow is killed. Prefect is
+imported by the functions that need it.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ class LocalServer:
         # The server gets the socket itself: a free port that is only looked up could be taken before it is opened.
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
-        # Uvicorn takes it for a Unix socket, and would not set TCP_NODELAY.
+        # Uvicorn mistakes it for a Unix socket, and would not set TCP_NODELAY.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -158,7 +158,7 @@ class LocalServer:
 
 
 def send_what_is_left() -> None:
-    """Empty Prefect's queues while the server is running: at exit they would wait a minute for one that is gone."""
+    """Empty Prefect's queues while the server runs: at exit they would wait a minute for a server that is gone."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
@@ -231,8 +231,8 @@ def close_dead_runs(root: Path) -> None:
     """Label this flow run with its process, and mark the flow's runs that died silently as crashed: Prefect shows them
     as running forever.
 
-    Those are the runs whose process belongs to this machine and is gone, and all other runs in this checkout, wherever
-    their process was: the caller holds the checkout, so they no longer do.
+    These are the runs whose process belongs to this machine and is gone, and all other runs in this checkout, wherever
+    their process was: as the caller holds the checkout, none of them can still be running.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
@@ -246,7 +246,7 @@ def close_dead_runs(root: Path) -> None:
         "plm.started": process_start(os.getpid()),
         "plm.checkout": checkout_name(root),
     }
-    # Not Prefect's heartbeats and an automation: they crash a run whose machine slept.
+    # Prefect's own way, heartbeats and an automation, would also crash a run whose machine has only been asleep.
     unfinished = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}}
     with get_client(sync_client=True) as opened:
         opened.update_flow_run_labels(uuid.UUID(str(flow_run.get_id())), who)

@@ -76,7 +76,7 @@ class Sweep:
     """The seed of the search. With one trial at a time, the same seed tries the same values."""
 
     def __post_init__(self) -> None:
-        # What would otherwise fail in the first trial.
+        # Refuse here what would otherwise fail in the first trial.
         if not re.fullmatch(r"[^/]+/.+", self.metric):
             raise ValueError(f"metric: {self.metric!r}; expected FILE/NAME, such as pretrain-gpt/valid_loss")
         if not self.space:
@@ -147,7 +147,7 @@ def open_study(folder: Path, sweep: Sweep) -> Study:
         direction="minimize" if sweep.direction == "lower" else "maximize",
         load_if_exists=True,
     )
-    # Otherwise a call that resumes a sweep would draw the first trials again.
+    # With the same seed, a call that resumes a sweep would draw the first trials again.
     seed = sweep.seed + len(study.get_trials(deepcopy=False))
     study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
     # Trials of two spaces, or by two metrics, say nothing about each other.

@@ -83,7 +83,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         written = ", ".join(sorted(out.stem for out in outs if out.parent == paths.METRICS))
         raise UserError(f"sweep.metric: {sweep.metric!r}: no stage writes {sweep.file}; there are {written}")
     stages = needed_stages(graph.stages, stage)
-    # A wrong name is better refused here than by the first trials.
+    # Better to refuse a wrong name here than in the first trials.
     if (root / sweep.file).is_file():
         read_metric(root, sweep)
     gpus = len(machine.gpus) if isinstance(machine, Machine) else machine.gpus  # here, or on a node
@@ -118,7 +118,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
 
 
 def result_lines(summary: Summary) -> Iterator[str]:
-    """The output at the end."""
+    """What ``plm sweep`` prints at its end."""
     folder = summary.folder
     if summary.paused:
         yield f"{summary.paused} trials keep their state; raise sweep.minutes or sweep.cost to resume them"
@@ -178,7 +178,7 @@ class Trials:
         """When the sweep would have begun if it had never been interrupted, on the monotonic clock."""
 
     def run(self, jobs: int) -> None:
-        """Run ``jobs`` trials side by side until there are enough, the time is over, or the process is interrupted.
+        """Run ``jobs`` trials side by side until there are enough, time is up, or the process is interrupted.
         Raises UserError: the first trials have all failed."""
         left = self._sweep.seconds() - (time.monotonic() - self._begun)
         over = threading.Timer(min(max(left, 0.0), threading.TIMEOUT_MAX), self._processes.interrupt_all)
@@ -193,7 +193,7 @@ class Trials:
                     self._processes.interrupt_all()
         finally:
             over.cancel()
-            # The budget is of all calls together.
+            # The budget covers all calls together.
             self._study.set_user_attr("seconds", time.monotonic() - self._begun)
         for worker in workers:
             worker.result()
@@ -267,7 +267,7 @@ class Trials:
                     self._look(trial, reports)
 
             command = [sys.executable, "-m", "flows.sweeps.trial", self._stage]
-            # The lock: a trial that outlives a killed sweep, to save, keeps the next sweep out of its checkout.
+            # The lock: a trial that outlives a killed sweep to save its state keeps the next sweep out of its checkout.
             options: dict[str, Any] = {"env": env, "folder": place, "pass_fds": [self._held], "may_fork": False}
             for left in range(RETRIES, -1, -1):
                 try:

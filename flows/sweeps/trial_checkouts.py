@@ -26,7 +26,7 @@ LARGEST = 1 << 20
 reads them."""
 IDENTITY = {f"GIT_{who}_{what}": "plm" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 HOOKLESS = ("-c", "core.hooksPath=/dev/null")
-"""The user's hooks are meant for commits and checkouts of people."""
+"""The user's hooks are meant for people's own commits and checkouts."""
 
 
 class TrialCheckouts:
@@ -71,7 +71,7 @@ class TrialCheckouts:
         place = self.place(number)
         if place.exists():
             return place
-        new = self.place(number, ".new")  # so that one with the final name is complete
+        new = self.place(number, ".new")  # so that a folder with the final name is always complete
         shutil.rmtree(new, ignore_errors=True)
         self._git("init", "--quiet", str(new))
         objects = self._git("rev-parse", "--path-format=absolute", "--git-path", "objects")
@@ -84,7 +84,7 @@ class TrialCheckouts:
             if (self._root / name).exists() and not link.exists():
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(self._root / name)
-        # DVC has this machine's settings there, and the checkout's cache.
+        # DVC's local settings: those of this machine, and the checkout's cache.
         local = configparser.ConfigParser(interpolation=None)
         local.read(self._root / ".dvc/config.local", encoding="utf-8")
         local.read_dict({"cache": {"dir": str(self._cache)}})
@@ -98,7 +98,7 @@ class TrialCheckouts:
     def keep(self, number: int) -> None:
         """Make the result of a trial an experiment."""
         place = self.place(number)
-        # Without the links of ``open``; the project's own links lead elsewhere.
+        # Without the links that ``open`` made; the project's own links lead elsewhere.
         links = [name for name in self._given if (place / name).is_symlink()]
         linked = [name for name in links if (place / name).readlink() == self._root / name]
         # The new objects belong to the checkout: the trial's repository will be deleted.

@@ -1,4 +1,4 @@
-"""Behavioural checks: the answers that a fine-tuned model must give to texts made for one purpose, and whether it does.
+"""Behavioural checks: texts that each test one ability, and whether a fine-tuned model gives the expected answers.
 
 After Ribeiro et al. 2020, "Beyond Accuracy: Behavioral Testing of NLP Models with CheckList", section 2: an expectation
 is an answer (minimum functionality), the same answer as to another text (invariance), or a different one (direction).
@@ -85,7 +85,7 @@ def write_checks(path: Path, checks: Iterable[Check]) -> None:
 
 
 def read_checks(path: Path, task: GlueTask, ids_before: Iterable[str], prefix: str = "check") -> list[Check]:
-    """The checks of a file. ``known`` are the ids of test examples and of earlier checks.
+    """The checks of a file. ``ids_before`` are the ids of test examples and earlier checks.
 
     A line without an id gets one from its number: ``check-1``.
 

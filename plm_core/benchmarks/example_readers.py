@@ -397,7 +397,6 @@ class SquadReader(Reader):
 
 
 def _items(content: Any, name: str, place: str) -> Iterator[tuple[str, Any]]:
-    """The items of a list in an object, each with its place."""
     items = content.get(name) if isinstance(content, dict) else None
     if not isinstance(items, list):
         raise UserError(f"{place}: no list {name!r}; expected the layout of SQuAD: data, paragraphs, qas, answers")

@@ -1,7 +1,7 @@
 """Tasks as prompts for a model that was not fine-tuned, with the words for each class; and the shots that precede them.
 
-A task is a row. The wordings are this project's own, in the manner of Brown
-et al. 2020, appendix G: scores with different wordings are not comparable.
+Each task has a row in the table. The wordings are this project's own, in the manner of Brown et al. 2020, appendix G:
+scores with different wordings are not comparable.
 """
 
 import random
@@ -61,7 +61,7 @@ class FewshotConfig:
     """Section ``fewshot`` of the parameters."""
 
     models: list[str]
-    """Names in ``models`` of those that give an option a probability, which causal ones do; [] for none."""
+    """Names in ``models`` to be prompted: they must give texts a probability, as causal ones do; [] for none."""
     shots: list[NonNegativeInt]
     """The numbers of answered training examples before the question; each task is asked once with each number."""
     examples: PositiveInt | None
@@ -177,8 +177,8 @@ class Shots:
         """At most ``most`` shots, the nearest to the question first; fewer if the training set has no more.
 
         The classes take turns, in an order that is drawn for the example: among consecutive shots each class occurs as
-        often as any other, or once more, while it has examples left. Fewer shots are the first of more. None has the
-        same texts as the example itself.
+        often as any other, or once more, while it has examples left. A smaller number of shots is the beginning of a
+        larger one. None has the same texts as the example itself.
         """
         source = random.Random(int(sha256_text(f"{self._seed}/{example.id}"), 16))
         classes = sorted(self._of_class)

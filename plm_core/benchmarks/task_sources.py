@@ -60,7 +60,7 @@ def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
 
     Both follow a passage of their own document, so that B alone reveals nothing. Coin and draw are functions of the
     passage's id, so that an example is the same in every run (Devlin et al. 2019, section 3.1, makes its next-sentence
-    pairs so).
+    pairs like this).
     """
     pairs = [(document.id, neighbours) for document in documents if (neighbours := list(_neighbours(document)))]
     for index, (group, own) in enumerate(pairs):
@@ -167,7 +167,7 @@ HELD_OUT = 0.1
 MOST_HELD_OUT = 1000
 """The held-out part: a tenth of the training set, but at most this many examples, with the last group whole."""
 SHORTEST = 5
-"""The fewest words of a text that identifies: "food" and "Who is it?" may be asked of every example."""
+"""The fewest words of a text that links examples: "food" or "Who is it?" may occur in unrelated ones."""
 COMMON = 0.1
 """A text that occurs in a larger share of the examples is a prompt, and does not make a group."""
 

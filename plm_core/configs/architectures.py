@@ -76,10 +76,10 @@ class LlamaConfig(TransformerConfig):
     """The base of the rotary embedding (RoPE theta): about how much slower the last dimensions of a head rotate than
     the first (Su et al. 2021, section 3.2.2); larger for longer contexts."""
     rope_factor: PositiveFloat = 1.0
-    """How much slower the slow dimensions rotate than that, so that a model reads further than the context it was
-    first trained on (the RoPE scaling of Llama 3.1); 1 for no scaling."""
+    """The factor by which the slow dimensions rotate slower still, so that a model reads further than the context it
+    was first trained on (the RoPE scaling of Llama 3.1); 1 for no scaling."""
     rope_context: PositiveInt | None = None
-    """That first context; required with ``rope_factor``, null without."""
+    """The context it was first trained on; required with ``rope_factor``, null without."""
     tied: bool = True
     """Whether the output layer is the token embedding, as in small models, or has weights of its own."""
     qkv_bias: bool = False
@@ -109,14 +109,14 @@ class BERTConfig(TransformerConfig):
     separators: PositiveInt = 1
     """How many ``<sep>`` stand between the texts of a pair: 2 in RoBERTa."""
     first_position: NonNegativeInt = 0
-    """Where positions begin to count: at 2 in RoBERTa, whose first ones belong to padding and are never read."""
+    """The number of the first position: 2 in RoBERTa, whose lower ones belong to padding and are never read."""
     inner: PositiveInt | None = None
     """The size of the feed-forward layer; null for 4 times ``width``."""
     norm_epsilon: PositiveFloat = 1e-12
     """Added to the variance in layer normalisation: 1e-12 in BERT, 1e-5 in RoBERTa."""
     initial_attention: Literal["drawn", "neighbours"] = "drawn"
-    """What heads attend to before training: anything, as published, or half of them one neighbour each, as some heads
-    of trained models do. In a run of a few minutes a masked model does not learn this by itself."""
+    """What heads attend to before training: anything, as published; or half of them to one neighbour each, as some
+    heads of trained models do. In a run of a few minutes a masked model does not learn this by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,7 +144,7 @@ class ModernBERTConfig(TransformerConfig):
     rope_base: PositiveFloat = 160_000.0
     """The base of the rotary embedding (RoPE theta) in layers that attend to the whole row."""
     local_rope_base: PositiveFloat = 10_000.0
-    """The same in layers that attend to a window."""
+    """The RoPE base in layers that attend to a window."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

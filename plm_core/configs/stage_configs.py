@@ -50,7 +50,7 @@ class LikelihoodConfig:
     """How likelihoods are measured; part of section ``evaluate`` of the parameters."""
 
     stride: PositiveInt
-    """How many tokens a causal model's window advances in a long document; its context or more: disjoint windows."""
+    """Tokens by which a causal model's window advances in a long document; its context or more: disjoint windows."""
     excerpt: PositiveInt | None = None
     """Score only this many tokens from the start of each document, where scoring is expensive: the pseudo-likelihood,
     which costs one forward pass per token, and the mean over orders. Null for whole documents."""

@@ -137,7 +137,7 @@ class Cleaned(NamedTuple):
     counts: Counter[str]
     """What it adds to the counts of the corpus, named as by ``count_names``.
 
-    Read is kept plus removed, and removed is the sum over rules. What was masked and the language count in any case.
+    Read is kept plus removed, and removed is the sum over rules. Masking and languages also count removed documents.
     """
 
 

@@ -219,7 +219,7 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
 
 
 class EvaluationExamples:
-    """Evaluation examples to be indexed; its length and ``words`` are of those that are long enough."""
+    """Evaluation examples to be indexed; its length and ``words`` count only those that are long enough."""
 
     def __init__(self, config: DecontaminateConfig) -> None:
         self.too_short = 0

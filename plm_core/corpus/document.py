@@ -220,7 +220,7 @@ def _require_order(before: str | None, after: str, paths: Iterable[Path]) -> Non
 def in_parts(sizes: Sequence[int], total: int, most: int | None = None) -> Iterator[slice]:
     """Group consecutive items of these sizes into parts of at least ``PART_BYTES``, except the last.
 
-    ``total`` is the size of all items, here and elsewhere, of which there are about ``most`` parts at most.
+    ``total`` is the size of all items, here and elsewhere, which make about ``most`` parts at most.
     """
     least = max(PART_BYTES, total // (most or MOST_PARTS))
     begin = size = 0

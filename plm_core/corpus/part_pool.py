@@ -33,13 +33,13 @@ Function = Callable[[Any, Path], object]
 
 JOB, LOCKS = "job.pickle", "locks"
 PATIENCE_S = 120.0
-"""After so long without a new result the stage's own process does items that are locked: their machine may have died
-without its file server noticing."""
+"""After this long without a new result, the stage's own process does items that are locked: their machine may have died
+without the file server noticing."""
 POLL_S = 0.05
 
 
 class Pool:
-    """Runs jobs with processes in a folder; the stage's own process works along."""
+    """Runs jobs with processes in a folder; the stage's own process takes part."""
 
     def __init__(self, folder: Path, cores: int, ask: Callable[[], object] = lambda: None) -> None:
         """``folder`` may contain what a killed run has left; ``cores`` is the number of processes on this machine.

@@ -23,9 +23,9 @@ LIMIT = 100_000_000
 LOOKED_AT = 500
 """The number of documents to examine for fields, language and cleaning: the first of each format, then every k-th."""
 IDS = ("id", "key", "uid", "uuid", "url", "no")
-"""Names of fields, in small letters, that may be ids."""
+"""Names of fields, in lowercase, that may be ids."""
 SHORTEST_TEXT = 20
-"""Characters of a field of text, on average: one of shorter values is not proposed, unless it is called text."""
+"""The mean length of a text field, in characters: one with shorter values is not proposed, unless its name is text."""
 FEW, LARGE = 20, 10_000
 """Fewer text files than this, of more bytes than this on average, are divided into documents."""
 SHORTEST, PIECE = 200, 1000
@@ -101,7 +101,7 @@ def survey(root: Path) -> list[Surveyed]:
 
 
 def survey_files(source: Folder, files: Sequence[Path], id_fields: Sequence[str] = ()) -> Surveyed:
-    """Read these files of a source, whose id becomes the first of these fields that has a different value in each."""
+    """Read these files of a source. Its ids come from the first of ``id_fields`` whose values all differ."""
     count = bad = size = 0
     characters = set[str]()
     sample = list[Document]()
@@ -129,7 +129,7 @@ def survey_files(source: Folder, files: Sequence[Path], id_fields: Sequence[str]
 
 
 def join_surveys(parts: Sequence[Surveyed]) -> Surveyed:
-    """Several as one, whose source is the first; of each the same share is in the sample."""
+    """Join several into one with the source of the first; its sample has the same share of each."""
     step = max(part.step for part in parts)
     return Surveyed(
         parts[0].source,
@@ -168,7 +168,7 @@ def _fields(files: Sequence[Path], root: Path) -> tuple[list[str], dict[str, Any
 
 
 def _split(files: Sequence[Path]) -> str | int | None:
-    """What the documents in a few large texts are, as their beginnings suggest; None if they are no such texts."""
+    """How to split a few large text files, as their beginnings suggest; None if they are not such files."""
     if len(files) >= FEW or _bytes(files) <= LARGE * len(files):
         return None
     lines: list[int] = []

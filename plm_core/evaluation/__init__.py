@@ -1,1 +1,1 @@
-"""Scores: intrinsic likelihoods, classification metrics, the comparison of two models."""
+"""Evaluation: likelihoods, task scores, few-shot prompts, significance tests, the promotion gate."""

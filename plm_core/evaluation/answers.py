@@ -1,5 +1,5 @@
-"""A model's answers to held-out examples, and its score under any weighting of them: resampling needs it thousands of
-times.
+"""A model's answers to held-out examples, and its score under any weighting of them, which resampling computes
+thousands of times.
 
 R weightings, N examples, S seeds, C classes, P parts of a score. Examples of one group (from one document, or with a
 text in common) are not independent observations; results know the group of each example.
@@ -29,7 +29,7 @@ _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray
 SIGNED = {"matthews", "pearson", "spearman"}
 CONSTANT = 1e-12
-"""Below this, the variance of values that span 1 is rounding."""
+"""Below this, the variance of values that span 1 is rounding error."""
 
 
 def parts_of(score: str) -> list[tuple[str, str]]:
@@ -132,7 +132,7 @@ class Answers(Examples):
         if is_numeric_score(self.score):
             scores = [[correlation(name, self.labels, p, weights) for p in self.predictions] for name, _ in parts]
             return np.mean(scores, axis=0).T
-        # Scores of classes are functions of how often each is true, predicted, and both: three times [R, C].
+        # Class scores depend only on how often each class is true, predicted, and both: three arrays [R, C].
         ids = np.arange(len(self.classes))
         gold = self.labels[:, None] == ids
         marginals = []
@@ -159,7 +159,7 @@ class Answers(Examples):
 class Ratios(Examples):
     """The answers of S fine-tuning runs to N examples, with a score whose P parts are ratios of sums over the examples.
 
-    The F1 of entities is 2 right / (answered + true); a mean, as of exact matches, has 1 per example below.
+    The F1 of entities is 2 right / (answered + true); for a mean, such as that of exact matches, each denominator is 1.
     """
 
     score: str
@@ -198,7 +198,7 @@ class Ratios(Examples):
 
 @dataclass(frozen=True, eq=False)
 class Sums(Examples):
-    """The likelihood of N documents: bits per byte are the ratio of two sums. A model has one; lower is better."""
+    """The likelihood of N documents: bits per byte are the ratio of two sums. One per model, not S; lower is better."""
 
     nats: Array
     """``[N]``."""
@@ -233,7 +233,7 @@ class Sums(Examples):
         return ((weights @ self.nats) / np.log(2) / (weights @ self.bytes))[:, None]
 
     def advantage(self, other: Self) -> Array:
-        """``[N]``: above 0 if this model is less surprised."""
+        """``[N]``: above 0 if the document is more likely under this model."""
         return other.nats - self.nats
 
 

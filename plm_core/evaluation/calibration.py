@@ -1,8 +1,8 @@
 """Does a model know when it is wrong? Used by the report.
 
 Expected calibration error (Guo et al. 2017, "On Calibration of Modern Neural Networks", section 2), by bins of about
-the same number of answers (Nixon et al. 2019, "Measuring Calibration in Deep Learning", section 3): in bins of equal
-width, few answers would be in most, and their noise adds to the error (Roelofs et al. 2022).
+the same number of answers (Nixon et al. 2019, "Measuring Calibration in Deep Learning", section 3): most bins of equal
+width would hold few answers, whose noise adds to the error (Roelofs et al. 2022).
 
 S seeds, N examples, M bins.
 """
@@ -24,7 +24,7 @@ class Calibration:
     confidence: float
     """The mean confidence; if it exceeds the accuracy, the model is overconfident."""
     error: float
-    """The distance between a bin's accuracy and its mean confidence, the mean over bins weighed by their sizes."""
+    """The distance between a bin's accuracy and its mean confidence, averaged over bins, weighted by their sizes."""
     brier: float
     """The mean of (confidence - 1 if right, else 0)^2, from 0 to 1; 0 is best (Brier 1950)."""
 

@@ -1,4 +1,4 @@
-"""Two models on the same examples, number by number. Used by ``plm compare`` and the report; the gate judges its rows.
+"""Compares two models on the same examples. Used by ``plm compare`` and the report; the gate judges its rows.
 
 A model is called better if the p-value is low enough and the interval of the difference (the second's minus the
 first's) does not contain 0.
@@ -17,7 +17,7 @@ from plm_core.evaluation.evidence import LIKELIHOOD, Table, read_likelihood, rea
 from plm_core.evaluation.significance import Draws, Interval
 
 ALPHA = 0.05
-"""The level of the tests; the intervals hold 1 - alpha."""
+"""The significance level of the tests; intervals cover 1 - alpha."""
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 BOTH_SETS = ("mnli matched", "mnli mismatched")
 AVERAGES: dict[str, tuple[str, ...]] = {
@@ -26,7 +26,7 @@ AVERAGES: dict[str, tuple[str, ...]] = {
     "GLUE, all 9 tasks": (*GLUE, "wnli"),
 }
 """Plain means of the main scores of these tasks and subsets (``<task> <subset>``): Devlin et al. 2019 leave WNLI out;
-Geiping and Goldstein 2023, "Cramming", count MNLI's two sets as two numbers; the benchmark has nine tasks (Wang et al.
+Geiping and Goldstein 2023, "Cramming", count MNLI's two sets as two scores; the benchmark has nine tasks (Wang et al.
 2019, section 3)."""
 MEAN = "mean of all tasks"
 RIGHT_OR_WRONG = ("accuracy", "exact_match")
@@ -36,7 +36,7 @@ BOOTSTRAP, MCNEMAR, PERMUTATION = "paired bootstrap", "McNemar", "paired permuta
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A number of two models on the same examples, with its resamples."""
+    """A metric of two models on the same examples, with its resamples."""
 
     name: str
     score: str
@@ -46,7 +46,7 @@ class ComparisonRow:
     """The number of independent observations: documents, or whatever else examples have in common."""
     values: tuple[float, float]
     draws: tuple[Draws, ...]
-    """Of the first, of the second and, if asked for, of a constant answer."""
+    """The resamples of the first, the second and, if requested, a constant answer."""
 
     @property
     def change(self) -> Draws:
@@ -63,7 +63,7 @@ def comparison_rows(
 ) -> list[ComparisonRow]:
     """The row of a task or of the likelihood, followed by those of its subsets, ``<name> <subset>``, that have a score.
 
-    With ``constant`` a constant answer to the task is resampled beside both models.
+    With ``constant``, a constant answer to the task is resampled as well.
     """
     first, second = (table.results for table in tables)
     unread = [tables[1].unread()] if constant and not isinstance(second, Sums) else []
@@ -90,7 +90,7 @@ def mean_row(name: str, parts: Sequence[ComparisonRow]) -> ComparisonRow:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number of one model, or a difference, and its interval."""
+    """A metric of one model, or a difference, and its interval."""
 
     value: float
     interval: Interval
@@ -98,7 +98,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Compared:
-    """A task, a subset of one, an average, or the likelihood; fields named alike are those of ``ComparisonRow``."""
+    """A task, a subset of one, an average, or the likelihood; fields with equal names are as in ``ComparisonRow``."""
 
     name: str
     score: str
@@ -128,7 +128,7 @@ class Comparison:
     averages: list[Compared]
     """The mean of all tasks, and those of ``AVERAGES`` for which every task was measured."""
     likelihood: list[Compared]
-    """One, if both have the same quantity for the same documents."""
+    """One row if both have the same quantity for the same documents, otherwise none."""
     notes: list[str]
 
 

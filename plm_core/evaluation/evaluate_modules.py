@@ -1,4 +1,4 @@
-"""The scores of ``answers.py`` as `evaluate` modules that ship here: nothing is downloaded at run time.
+"""The scores of ``answers.py`` as local `evaluate` modules: nothing is downloaded at run time.
 
 Used by the stages finetune and baseline.
 """
@@ -77,8 +77,7 @@ def scores(names: Sequence[str], predictions: Values, references: Values, classe
 
 def baseline(name: str, train: Values, references: Values, classes: Sequence[str]) -> float:
     """The score of a constant answer: the training set's most frequent class (the lowest id of several), the mean of
-    its numbers (a correlation with which counts as 0), no entity, no answer, or the last rank.
-    """
+    its numbers (a correlation with which counts as 0), no entity, no answer, or the last rank."""
     of = family(name)
     constant: Values = [""] * len(references)
     if of == "numbers":

@@ -101,8 +101,7 @@ class Table:
 
     def parted(self, share: float) -> tuple["Table", "Table | None"]:
         """The examples by which models are judged, and those that are only reported: about this share of the groups, by
-        the hash of their names; None if there are too few groups.
-        """
+        the hash of their names; None if there are too few groups."""
         apart = np.array([hash_position(f"report/{name}") < share for name in self.names])
         if self.groups < ENOUGH or not apart.any():
             return self, None
@@ -305,8 +304,7 @@ def check_labels(score: str, labels: Sequence[str]) -> None:
 
 def _counted(score: str, ids: Sequence[str], predictions: Sequence[str], labels: Sequence[str]) -> np.ndarray:
     """``[2, P, N]``: numerators and denominators of one seed's answers; ValueError, which names the example, if one is
-    not written as in evidence.
-    """
+    not written as in evidence."""
     of = family(score)
     parts = [part for part, _ in parts_of(score)]
     counted = []

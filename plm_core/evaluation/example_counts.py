@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 AT_ONCE = 256
-"""Queries whose similarity to every passage is held."""
+"""The number of queries whose similarities to all passages are in memory at once."""
 
 
 def ranks(queries: Sequence[str], passages: Sequence[str], query_vectors: Any, passage_vectors: Any) -> list[int]:
@@ -44,9 +44,9 @@ Entity = tuple[int, int, str]
 """First token, one past the last, type."""
 GOOD, TIE, BAD = "good", "tie", "bad"
 RIGHT = {GOOD: 1.0, TIE: 0.5, BAD: 0.0}
-"""How right each choice within a minimal pair is."""
+"""The credit for each choice within a minimal pair."""
 DEPTH = 10
-"""Whoever searches sees so many passages."""
+"""The number of passages that a search shows: lower ranks do not count."""
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:

@@ -66,8 +66,8 @@ def question(
         before = "".join(shot + BETWEEN_SHOTS for shot in reversed(shots[:held]))
         texts = [before + prompt, *(before + prompt + SEAM + option for option in options)]
         first, *rest = (tokenizer.encode(text) for text in texts)
-        # Tokens that would differ without the option belong to it, and then to every option: all are compared on the
-        # same text.
+        # Tokens of the prompt that change with an option count as part of every option, so that all options are
+        # compared on the same text.
         differs = (i for i, tokens in enumerate(zip(first, *rest, strict=False)) if len(set(tokens)) > 1)
         shared = next(differs, min(map(len, (first, *rest))))
         common = first[:shared]
@@ -86,7 +86,7 @@ def question(
 
 
 Ranker = Callable[[Any, Sequence[Question], torch.device], list[list[float]]]
-"""From a model and questions to log p(option | prompt), at most 0, of each one's options, in order."""
+"""From a model and questions to log p(option | prompt), at most 0, of each question's options, in order."""
 
 
 @torch.no_grad()
@@ -135,7 +135,7 @@ def likelihoods(model: Any, questions: Sequence[Question], device: torch.device)
 
 
 RULES = ("sum", "per_byte", "per_token", "unconditional")
-"""The variants of the choice: the option with the highest value is the answer, the first one if several are equal.
+"""The rules for the choice: the option with the highest value is the answer, the first one if several are equal.
 
 * ``sum``: the likelihood itself, ``acc`` of lm-evaluation-harness; it favours short options.
 * ``per_byte``: divided by the option's length in bytes, whatever the tokenizer; its ``acc_norm``, which counts
@@ -150,8 +150,8 @@ RULES = ("sum", "per_byte", "per_token", "unconditional")
 def choose_options(
     texts: Sequence[str], tokens: Sequence[int], nats: Sequence[float], alone: Sequence[float]
 ) -> dict[str, int]:
-    """Which of the K options each of ``RULES`` takes: all have ``[K]`` values, ``texts`` without the space before them,
-    ``tokens`` their number, ``nats`` log p by the prompt, ``alone`` log p by the answer context."""
+    """The option that each of ``RULES`` chooses. Arguments have ``[K]`` values: ``texts`` without the space before
+    them, numbers of ``tokens``, and log p after the prompt (``nats``) and the answer context (``alone``)."""
     values = (
         nats,
         [log / len(text.encode()) for log, text in zip(nats, texts, strict=True)],
@@ -161,7 +161,7 @@ def choose_options(
     return {rule: max(range(len(nats)), key=value.__getitem__) for rule, value in zip(RULES, values, strict=True)}
 
 
-# A task's examples as questions, and what the answers are worth.
+# A task's examples as questions, and the scores of the answers.
 
 COLUMNS = ("id", "sha256", "subset", "label", "prediction", *RULES[1:], "shots", "cut", "overlap")
 """The columns of a file with one row per example: ``prediction`` is by the sum, the next ones by the other rules."""
@@ -219,7 +219,7 @@ def answers(prompted: PromptedTask, shots: int, loaded: Loaded, device: torch.de
     pool = Shots(prompted.train, prompted.seed)
     ask = partial(question, loaded.tokenizer, context=loaded.model.config.context)
     try:
-        # Each question, and by options the question without any text of the example.
+        # Each question; and, for each set of options, the answer context, which has no text of an example.
         alone = {o: ask(prompted.prompt.ending, o) for o in dict.fromkeys(map(prompted.options, prompted.test))}
         read = [
             ask(prompted.ask(e), prompted.options(e), shots=[prompted.show(shot) for shot in pool.draw(e, shots)])

@@ -1,4 +1,4 @@
-"""The rules of the gate: the section ``promotion`` of ``params.yaml``. Used by ``gate.py``."""
+"""The rules of the gate: the section ``promotion`` of ``params.yaml``. Used by ``promotion_gate.py``."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,19 +38,19 @@ class GateRules:
     """The section ``promotion`` of ``params.yaml``, without what concerns other parts."""
 
     primary: str
-    """The metric on which the challenger must be better, or not worse and cheaper; ``score`` also compares models of
-    different papers; without tasks it means the challenger's own likelihood."""
+    """The metric on which the challenger must be better, or not worse and cheaper. ``score`` can compare any two
+    models; without tasks it stands for the challenger's own likelihood."""
     alpha: Annotated[float, Field(gt=0, lt=1)]
-    """The level of the tests, usually 0.05: how often, at most, a challenger that is no better may be taken for better.
-    The intervals are at one minus this level, 95 %."""
+    """The significance level of the tests, usually 0.05: at most this often, a challenger that is no better is taken
+    for better. The confidence of intervals is one minus this level, 95 %."""
     margin: NonNegativeFloat
     """The non-inferiority margin, in the primary's own unit: a challenger shown not to be worse by more than this
     counts as not worse. It passes if it is cheaper."""
     metrics: dict[str, MetricRule]
     """The rules of all metrics that are compared."""
     reported: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    """The share of the test documents (or other groups of examples) that only the report reads: a champion was chosen
-    by the others, and looks better on them than it is. With fewer than 30 groups none is held back."""
+    """The share of the test documents (or other groups of examples) that only the report reads: a champion was selected
+    on the others, so it looks better on them than it is. With fewer than 30 groups none is held back."""
 
     def __post_init__(self) -> None:
         if self.primary not in self.metrics:

@@ -1,4 +1,4 @@
-"""Which text of a minimal pair is more likely to a model, as evidence. Used by minimal-pairs and text-baseline.
+"""Which text of a minimal pair is more likely under a model, as evidence. Used by minimal-pairs and text-baseline.
 
 A model is judged by the likelihood that fits its objective, summed over the whole text (Warstadt et al. 2020, section
 5; a masked model's: Salazar et al. 2020, section 3.4). If both texts are equally likely, the answer counts half.
@@ -15,7 +15,7 @@ SCORE = "pair_accuracy"
 SEED = 0
 """Nothing is random, so each set has one file, of seed 0."""
 ROUNDING = 1e-9
-"""Likelihoods whose relative difference is smaller differ only by the order of summation."""
+"""A smaller relative difference of likelihoods comes only from the order of summation."""
 MOST = 700.0
 """Nats beyond which the exponential of a difference overflows."""
 
@@ -30,7 +30,7 @@ def pair_rows(
 ) -> Iterator[tuple[object, ...]]:
     """The evidence, one row per pair, from -log p of its good and its bad text in nats.
 
-    The confidence is the share of the text chosen in the sum of both likelihoods.
+    The confidence is the likelihood of the chosen text, divided by the sum of both.
     """
     for pair, (good, bad) in zip(pairs, nats, strict=True):
         tie = math.isclose(good, bad, rel_tol=ROUNDING)

@@ -1,4 +1,4 @@
-"""The gate: may a challenger replace the champion? Rules (``gate_rules.py``) over the rows of ``comparison.py``.
+"""The gate: may a challenger replace the champion? Applies ``gate_rules.py`` to rows of ``comparison.py``.
 
 ``docs/explanation/gate-statistics.md`` defines the decision and gives the reasons.
 """
@@ -34,7 +34,7 @@ UNJUDGED = ("not measured", "not comparable", NOTHING)
 """Verdicts that count against the challenger only on the primary metric."""
 OBJECTIONS = ("not finite", "worse")
 DIGITS = 12
-"""The decimals to which differences are rounded: losing 3 examples of 100 is within a tolerance of 0.03."""
+"""The decimals to which differences are rounded, so that losing 3 of 100 examples is within a tolerance of 0.03."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class GateRow:
     interval: Interval | None = None
     """The interval of the difference at ``promotion.alpha``."""
     strict: Interval | None = None
-    """The interval at the level at which a challenger passes, which falls with each challenger before it."""
+    """The interval at the level at which a challenger passes; the level falls with each earlier challenger."""
     earlier: str = ""
     """The version compared with, if it is not the champion but one before it."""
 
@@ -148,7 +148,7 @@ def judged_rows(
     judged: dict[str, GateRow] = {}
     changes: dict[str, Draws] = {}
     rng = significance.generator()
-    # With G groups, 2 of the 2 ** G ways to swap are as extreme as the data: with fewer, no test can reach alpha.
+    # With G groups, at least 2 of the 2 ** G swaps are as extreme as the data: if G is too small, p exceeds alpha.
     fewest = 1 + math.ceil(math.log2(1 / rules.alpha))
     for name in sorted(name for name in rules.metrics if name != EVERY_TASK):
         rule = rules.metrics[name]
@@ -156,6 +156,7 @@ def judged_rows(
         theirs = champion.table(name) if champion else None
         assert ours is not None  # ``decide`` checks
         row = GateRow(name, rule.direction, _value(name, theirs), _value(name, ours))
+        # A verdict without a test, if the metric cannot be compared; only the others are resampled.
         if base_quantity(ours.metric) != name:
             row = replace(row, verdict="not measured", note=_quantities(name, ours, theirs))
         elif (
@@ -172,6 +173,7 @@ def judged_rows(
             whole, *_ = comparison.comparison_rows(name, (theirs, ours), rng, resamples, constant=True)
             old, new, *constant = whole.draws
             changes[name] = whole.change
+            # If neither model is shown to beat a constant answer, their difference is noise.
             above = [
                 significance.interval(side - guess, 1 - rules.alpha).low for guess in constant for side in (old, new)
             ]
@@ -229,7 +231,7 @@ class Verdict:
     table: list[GateRow]
     examples_differ: list[str] = field(default_factory=list)
     """Files in which the champion's examples are not the challenger's, or that are missing: evaluate both again, then
-    decide again. If only the lengths of excerpts differ, the decision holds nevertheless."""
+    decide again. If only the lengths of excerpts differ, the decision still holds."""
     earlier_differs: list[str] = field(default_factory=list)
     """The same of the earlier champion."""
 
@@ -266,6 +268,7 @@ def decide(
     tasks = deciding_tasks(table, rules)
     if primary.metric == EVERY_TASK and likelihoods and all(challenger.tables[source(t)].of_pairs for t in tasks):
         primary = likelihoods[0]
+    # What counts against it, however good it is on the primary metric.
     against = [_objection(row, rules) for row in table if row.verdict in OBJECTIONS]
     against += [_objection(primary, rules)] if primary.verdict in UNJUDGED else []
     if champion is None:
@@ -314,9 +317,8 @@ def also_against(
     rules: GateRules,
     resamples: int = significance.RESAMPLES,
 ) -> Verdict:
-    """The decision, refused if the challenger's likelihood is significantly worse than its tolerance allows than that
-    of an earlier champion, which is this version; the last row says how it compares.
-    """
+    """The decision, but a refusal if the challenger's likelihood is significantly worse, beyond its tolerance, than
+    that of the earlier champion ``version``; the last row compares the two."""
     name = base_quantity(challenger.tables[LIKELIHOOD].metric)
     only = replace(rules, primary=name, metrics={name: rules.metrics[name]})
     differ, hopeless = _others(challenger, earlier, only)

@@ -22,7 +22,7 @@ from plm_core.text.tokenizers import CLS, MASK, PIECES, SEP, Tokenizer
 from plm_core.training.device import Device
 
 Filler = Callable[[Any, Tokenizer, str, Device], list[tuple[str, float]]]
-"""A model, its tokenizer and a text with one blank to pieces for it and their probabilities, the most likely first."""
+"""From a model, its tokenizer and a text with one blank to pieces for it and their probabilities, likeliest first."""
 MOST = 5
 
 
@@ -59,16 +59,14 @@ def fill(model: Any, tokenizer: Tokenizer, text: str, device: Device) -> list[tu
 
 def distinct(texts: Sequence[str], n: int) -> float:
     """distinct-n: the different n-grams of all texts, as a share of their n-grams (Li et al. 2016, "A
-    Diversity-Promoting Objective Function for Neural Conversation Models"); NaN if there is none.
-    """
+    Diversity-Promoting Objective Function for Neural Conversation Models"); NaN if there is none."""
     grams = [gram for text in texts for gram in _grams(text, n)]
     return len(set(grams)) / len(grams) if grams else math.nan
 
 
 def repetition_share(texts: Sequence[str], n: int) -> float:
     """seq-rep-n: the share of a text's n-grams that occur earlier in it, the mean over texts that have any (Welleck et
-    al. 2020, "Neural Text Generation with Unlikelihood Training"); NaN if none has.
-    """
+    al. 2020, "Neural Text Generation with Unlikelihood Training"); NaN if none has."""
     every = [grams for text in texts if (grams := _grams(text, n))]
     return sum(1 - len(set(grams)) / len(grams) for grams in every) / len(every) if every else math.nan
 
@@ -76,7 +74,7 @@ def repetition_share(texts: Sequence[str], n: int) -> float:
 def copied_shares(texts: Sequence[str], search: Search, n: int = NGRAM) -> tuple[float, int]:
     """What occurs verbatim in the training text: the share of the texts' n-grams, and the longest run of words.
 
-    A run consists of n-grams that each occur somewhere in it, so it is the longest that may have been copied as a whole
+    Each n-gram of a run occurs somewhere in that text, so it is the longest run that may have been copied as a whole
     (compare Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", with 50 tokens). NaN and 0 if
     there is no n-gram.
     """

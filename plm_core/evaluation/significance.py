@@ -1,6 +1,6 @@
 """Whether two models differ significantly: intervals, paired tests, effect size, several tasks at once.
 
-What is drawn and swapped are groups of examples: the paragraphs of one document are not independent observations.
+Groups of examples are drawn and swapped, because the paragraphs of one document are not independent.
 ``docs/explanation/gate-statistics.md`` defines every number and gives its source.
 
 R resamples, S seeds, U kinds of groups, which are made of K distinct results.
@@ -31,7 +31,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval of a number."""
+    """A confidence interval."""
 
     low: float
     high: float
@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Draws:
-    """A score, or a difference, in R resamples: the sum of the contributions of chance."""
+    """A score, or a difference, in R resamples: the sum of what each source of randomness contributes."""
 
     groups: tuple[Part, ...]
     """The contribution of the choice of groups, for each task."""
@@ -109,6 +109,7 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
     drawn, plus the difference between the seeds drawn and that mean on all examples.
     """
     units = units_of(sides)
+    # The choice of groups, drawn as how often each kind occurs: the cost depends on the kinds, not on the examples.
     scores: list[dict[str, list[Array]]] = [{name: [] for name in subset_masks(side)} for side in units.cells]
     for size in _chunks(resamples, max(units.rows.shape)):
         drawn = np.zeros((size, len(units.counts)))
@@ -120,12 +121,12 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
         for side, sums in zip(units.cells, scores, strict=True):
             for name, mask in subset_masks(side).items():
                 counted = weights * mask
-                # If no group of a subset was drawn, nothing is known of it.
+                # If no group of a subset was drawn, it has no score; below it gets the mean of the others.
                 sums[name].append(np.where(counted.any(axis=1), side.values(counted).mean(axis=1), np.nan))
     everything = units.counts @ units.rows
     draws = []
     for side, sums in zip(units.cells, scores, strict=True):
-        # Of S seeds S - 1 are drawn, because S would understate their variance (Rao and Wu 1988).
+        # The choice of seeds: of S, S - 1 are drawn, because S would understate their variance (Rao and Wu 1988).
         S = side.values(everything[None]).shape[1]
         chosen = rng.multinomial(S - 1, np.full(S, 1 / S), size=resamples) / (S - 1) if S > 1 else None
         by_subset = {}
@@ -147,8 +148,7 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
 
 def interval(draws: Draws, level: float = 0.95) -> Interval:
     """The percentile interval that holds ``level`` of the draws, within the limits of the value; for a single group it
-    is these limits. Few groups or seeds widen it by Student's t (Hesterberg 2015).
-    """
+    is these limits. Few groups or seeds widen it by Student's t (Hesterberg 2015)."""
     freedom = draws.freedom
     if not freedom:
         return Interval(*draws.limits)
@@ -184,6 +184,7 @@ def permutation(
         seen += _difference(both, counts[None], 0 * counts[None])[0] / len(pairs)
         parts = []
         for size in _chunks(resamples, 2 * max(units.rows.shape)):
+            # Of the groups of a kind, which are interchangeable, only the number that is swapped matters.
             swapped = rng.binomial(units.counts, 0.5, size=(size, len(units.counts))) @ units.rows
             parts.append(_difference(both, counts - swapped, swapped))
         differences += np.concatenate(parts) / len(pairs)
@@ -193,8 +194,7 @@ def permutation(
 
 def mcnemar(only_first: int, only_second: int) -> float:
     """McNemar's two-sided p-value, from the numbers of examples on which only one of the models is right: exact
-    (binomial) below ``EXACT_BELOW``, otherwise chi squared with continuity correction (Edwards 1948).
-    """
+    (binomial) below ``EXACT_BELOW``, otherwise chi squared with continuity correction (Edwards 1948)."""
     total = only_first + only_second
     if total < EXACT_BELOW:
         return min(1.0, 2 * sum(math.comb(total, k) for k in range(min(only_first, only_second) + 1)) / 2**total)
@@ -211,7 +211,7 @@ def wilson(share: float, count: int, level: float = 0.95) -> Interval:
 
 
 def bootstrap_p(difference: Draws) -> float:
-    """The two-sided p-value by which the interval of these draws just touches 0."""
+    """The two-sided p-value: one minus the level at which the interval of these draws just touches 0."""
     draws, freedom = difference.total, difference.freedom
     beyond = min(np.sum(draws <= 0), np.sum(draws >= 0))
     one_side = min(0.5, (1 + beyond) / (len(draws) + 1))
@@ -220,8 +220,7 @@ def bootstrap_p(difference: Draws) -> float:
 
 def effect(first: Results, second: Results) -> float:
     """Cohen's g, in [-0.5, 0.5]: among the examples on which one model is better (``Results.advantage``), the share on
-    which it is the second, minus one half; 0 if no example tells them apart.
-    """
+    which it is the second, minus one half; 0 if no example tells them apart."""
     wins = np.sign(second.advantage(cast(Any, first)))
     decided = np.count_nonzero(wins)
     return float(np.sum(wins > 0) / decided - 0.5) if decided else 0.0
@@ -279,7 +278,7 @@ def units_of(sides: Sequence[Results]) -> Units:
     ends = np.cumsum([0, *map(len, kinds)])
     rows = csr_array((np.ones(ends[-1]), np.concatenate(kinds), ends), shape=(len(kinds), len(first)))
     rows.sum_duplicates()
-    # Units whose subsets chains of groups connect have the same number.
+    # Subsets that share groups, directly or through other subsets, get the same number.
     units, cells = rows.nonzero()
     subsets = sides[0].strata[first]
     size = rows.shape[0] + int(subsets.max()) + 1

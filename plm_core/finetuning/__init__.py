@@ -1,1 +1,1 @@
-"""From a pretrained checkpoint to a classifier: how it reads examples, its training, its results; a linear baseline."""
+"""Fine-tuning of a pretrained checkpoint: input formats, heads, training, results; and linear baselines."""

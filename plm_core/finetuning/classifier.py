@@ -58,16 +58,15 @@ class Classifier(nn.Module):
     def forward(self, batch: ExampleBatch) -> Tensor:
         """The outputs: logits ``[B, C]`` of the classes, a number ``[B, 1]``, logits of the choices ``[B, K]``, of the
         tags at each place ``[B, P, C]``, of the places where the answer begins and ends ``[B, 2, P]``, or vectors of
-        length 1 ``[B, K, D]``.
-        """
+        length 1 ``[B, K, D]``."""
         return self._outputs(batch, self._states(batch))
 
     def loss(self, batch: ExampleBatch) -> Tensor:
         """The summed loss of the rows, plus the language model's: L2 + lambda L1 (Radford et al. 2018, equation 5).
 
         L1 of a row is the mean negative log-likelihood of its tokens given those before them, as in the released code,
-        so that a long row weighs no more than a short one. If words are counted instead of rows, L1 is their share of
-        it.
+        so that a long row weighs no more than a short one. If words are counted instead of rows, L1 is scaled by the
+        words per row.
         """
         states = self._states(batch)
         loss = self.kind.loss(self._outputs(batch, states), batch.targets)
@@ -161,7 +160,7 @@ def predict(model: Classifier, rows: Sequence[InputRow], batch: int, device: tor
     total = 0.0
     count = 0
     for chosen, part, on_device in parts:
-        outputs = on_device.cpu()  # a GPU is waited for only now, when it has all its work
+        outputs = on_device.cpu()  # wait for a GPU only now, when it has all its work
         total += float(model.kind.loss(outputs, part.targets))
         count += int(part.num_targets)
         for i, (answer, confidence) in zip(chosen, model.kind.answers(outputs, part), strict=True):

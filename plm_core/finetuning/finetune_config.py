@@ -14,9 +14,9 @@ from plm_core.shared.files import sha256_file
 from plm_core.training.training_config import AnomalyConfig, LoopConfig, LoRAConfig, OptimizerConfig, Precision
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
-"""The fields that a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
+"""The fields that a result depends on. The lists of tasks and seeds are not: adding one reruns no other."""
 READING = "long texts in parts, numbers in standard deviations"
-"""How examples become rows with labels; results of different ways have different names and are never compared."""
+"""How examples become rows with labels. It is part of ``rule``: results obtained differently are never compared."""
 
 
 @section
@@ -44,8 +44,8 @@ class Recipe:
     validations: PositiveInt = 1
     """How often per epoch the validation examples are predicted. The weights that do best on them are kept."""
     best_by: Literal["loss", "score"] = "loss"
-    """What is best: the lowest loss, or the task's highest score. With few examples, predicting the most frequent class
-    for every example may have the lowest loss."""
+    """What counts as best: the lowest loss, or the task's highest score. With few examples, predicting the most
+    frequent class for every example may have the lowest loss."""
     backbone_dropout: Probability | None = None
     """The dropout of the pretrained model during fine-tuning; null: as in pretraining. The papers have 0.1."""
     accumulation: PositiveInt = 1
@@ -99,11 +99,11 @@ class FinetuneConfig:
     dropout: Probability
     """The dropout before the head's linear layer."""
     auxiliary: NonNegativeFloat
-    """Lambda of Radford et al. 2018, equation 5: the weight of the language model's loss on the examples, for models
-    that were trained as causal ones; 0 for none. The paper has 0.5."""
+    """Lambda of Radford et al. 2018, equation 5: the weight of the language model's loss on the examples, for causally
+    pretrained models; 0 for none. The paper has 0.5."""
     lora: LoRAConfig | None
-    """Train small additions to the model's matrices instead of the model; null to train all weights. With additions,
-    the embeddings of special tokens that causal pretraining never reads keep their random initial values."""
+    """Train low-rank additions to the model's matrices (LoRA); null to train all weights. With LoRA, the embeddings of
+    special tokens that causal pretraining never reads keep their random initial values."""
     training: Recipe
     """The training recipe, the same for every task."""
 

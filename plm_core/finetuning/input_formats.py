@@ -53,8 +53,8 @@ class InputFormat:
     """Special tokens that pretraining never reads, so that the softmax has pushed their embeddings in one direction."""
 
     def write(self, a: Sequence[int], b: Sequence[int], context: int, follows: bool = False) -> Written:
-        """The tokens of two texts in at most ``context``; the longer is cut first, at its end; but ``a`` at its
-        beginning if ``b`` is asked about as its continuation."""
+        """Write two texts in at most ``context`` tokens. The longer one is cut first, at its end; but ``a`` at its
+        beginning if ``b`` ``follows``: is to be judged as its continuation."""
         most = free_positions(self.pair, context)
         of_a, of_b = len(a), len(b)
         while of_a + of_b > most:

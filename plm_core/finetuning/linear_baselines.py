@@ -1,8 +1,8 @@
-"""The baselines for tasks without a language model: linear models on words.
+"""Baselines for tasks that need no language model: linear models on words.
 
-A function for each kind of task, which ``Kind.linear`` names, from the task and its training, validation and test
-examples to the answers to the test examples as in ``example_answers``, and the probability of each (NaN for a number).
-The features are the obvious ones, the models scikit-learn's. N examples, W features.
+There is one function per kind of task, named by ``Kind.linear``. From the task and its training, validation and test
+examples it computes the answers to the test examples, as in ``example_answers``, and the probability of each (NaN for a
+number). Features are the obvious ones, models scikit-learn's. Shapes: N examples, W features.
 """
 
 import math
@@ -35,7 +35,7 @@ STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """Inverse regularisation strengths, 1 / lambda: for classes and numbers the one with the least loss on the validation
 examples is used."""
 STRENGTH = 10.0
-"""That for tags, choices and spans."""
+"""The strength for tags, choices and spans."""
 WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+|[^\w\s]")
 """A word, a character of a script without spaces between words, or a sign: `not`, `n't` and `!` are informative."""
 BESIDE = 2
@@ -51,7 +51,7 @@ NEAR = 5
 
 
 def predict(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> Answered:
-    """The answers of the linear model of the task's kind."""
+    """The answers of the linear model for the task's kind."""
     with threadpool_limits(1):  # more threads would sum vectors in another order, and mostly wait for each other
         answered: Answered = resolve_name(KINDS[task.kind].linear)(task, train, valid, test)
     return answered
@@ -166,8 +166,7 @@ def choices(task: GlueTask, train: Examples, valid: Examples, test: Examples) ->
 
 def spans(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> Answered:
     """The most likely span of at most ``LONGEST`` words: by its shape with the question's first words, and the number
-    of words of the question in it and near it (Rajpurkar et al. 2016, section 5). No answer is one more candidate.
-    """
+    of words of the question in it and near it (Rajpurkar et al. 2016, section 5). No answer is one more candidate."""
     vectorizer = DictVectorizer()
     draw = random.Random(0)
     rows: list[dict[str, float]] = []
@@ -256,12 +255,10 @@ class _Text:
         return span and (self.places[span[0]][0], self.places[span[1] - 1][1])
 
     def text_of(self, span: tuple[int, int] | None) -> str:
-        """The text of a span."""
         reached = self.reach(span)
         return self.text[slice(*reached)] if reached else ""
 
     def features(self, span: tuple[int, int] | None) -> dict[str, float]:
-        """The features of a span, each with its weight."""
         if span is None:
             missing = len(self.question_words.difference(self.lower)) / max(1, len(self.question_words))
             return {"none": 1.0, "none:missing": missing, f"none:{self.opening}": 1.0}

@@ -28,7 +28,7 @@ LONGEST_ANSWER = 30
 LONGEST_QUESTION = 64
 """Tokens, as in the released code of Devlin et al. 2019 (``max_query_length``); at most half of the room."""
 TEMPERATURE = 0.05
-"""By which cosines are divided in the loss, as by Gao et al. 2021, section 3, and sentence-transformers."""
+"""The temperature that divides cosines in the loss, as in Gao et al. 2021, section 3, and sentence-transformers."""
 NOWHERE = -1
 """The position that fills up a row's places."""
 
@@ -414,7 +414,7 @@ class Search(TaskHead):
         self, example: Example, task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
     ) -> list[InputRow]:
         """One row with a sequence for each text, cut at its end. Where pretraining never reads the special tokens of
-        examples, a text follows the end of a document, as there. The label tells equal texts of a batch."""
+        examples, a text follows the end of a document, as there. The label identifies equal texts in a batch."""
         parts = ((EOS, 0), ("a", 0)) if input_format.unread else input_format.single
         most = free_positions(parts, context)
         texts = [tokenizer.encode(text) or [UNK] for text in example.texts]
@@ -430,7 +430,7 @@ class Search(TaskHead):
         return F.normalize(outputs, dim=-1)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Other passages of the same query, and the same passage of other queries, are no wrong choices."""
+        """Other passages of the same query, and the same passage of other queries, do not count as wrong choices."""
         cosines = outputs[:, 0] @ outputs[:, -1].T
         places = torch.arange(len(cosines), device=cosines.device)
         alike = (targets[:, None] == targets).any(-1) & (places[:, None] != places)

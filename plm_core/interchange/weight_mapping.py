@@ -59,7 +59,7 @@ class Size:
     always: bool = True
     """Whether it is written even if it has its default."""
     less: int = 0
-    """How much less ours is than theirs."""
+    """How much smaller our value is than theirs."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """BERT. Devlin, Chang, Lee, Toutanova 2019, "BERT: Pre-training of Deep Bidirectional Transformers".
 
-Also RoBERTa (Liu et al. 2019), which is this model trained differently: no next-sentence prediction, new masks each
-time, packed full sentences. Section 3 of the paper and the released code: every position attends to every other, layer
+Also RoBERTa (Liu et al. 2019), which is this model trained differently: no next-sentence prediction, dynamic masking,
+packed full sentences. Section 3 of the paper and the released code: every position attends to every other, layer
 normalisation follows each residual sum (post-norm, Vaswani et al. 2017), the input is the sum of the token, segment and
 position embeddings, and two heads predict masked tokens and whether the second segment follows the first.
 
@@ -69,7 +69,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor | None = None) -> Tensor:
         """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] only."""
-        # Each sub-block: its sum with the input, normalised. The residual of chosen positions is chosen too.
+        # Each sub-block's output is added to its input and normalised. With ``at``, the residual is selected as well.
         y = self.attention(x, attn_mask, at)
         x = to_compute_dtype(self.norm_1((x if at is None else rows_at(x, at)) + self.drop(y)))
         return to_compute_dtype(self.norm_2(x + self.drop(self.down(F.gelu(self.up(x))))))
@@ -113,12 +113,12 @@ class BERT(nn.Module):
 
         Raises:
             ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,
-                or ``documents`` are not as ``blocks`` says or given together with ``attention_mask``.
+                or ``documents`` are not as in ``blocks.py``, or given together with ``attention_mask``.
         """
         x, attn_mask = embed_ids(self, ids, segments, attention_mask, documents)
         for block in self.blocks[:-1]:
             x = block(x, attn_mask)
-        # The loss reads only the masked positions of the last block: the feed-forward of the others is not needed.
+        # The loss reads only the masked positions of the last block, so the others skip its feed-forward layer.
         return self.blocks[-1](x, attn_mask, at)
 
     def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
@@ -161,7 +161,7 @@ def embed_ids(
     if segments is None or model.config.segments < 2:
         segments = torch.zeros_like(ids)
     check_ids(segments, model.config.segments or 1, "segments")
-    # Positions are counted within a document.
+    # Position embeddings restart with each document.
     places = torch.arange(ids.shape[1], device=ids.device) if documents is None else document_positions(documents)
     # The input is the sum of three embeddings (section 3, "Input/Output Representations").
     x = model.tokens(ids) + model.positions(places + getattr(model.config, "first_position", 0))
@@ -193,7 +193,7 @@ def attend_to_neighbours(model: BERT) -> None:
 
     # Positions are sines and cosines, as in Vaswani et al. 2017, section 3.5, but with frequencies spread evenly up to
     # half a turn per position: those of the paper are so low that neighbours look alike.
-    # A head with evenly spread frequencies would see the same neighbour again D/H positions further.
+    # Shuffled: with evenly spread frequencies a head would see its neighbour again D/H positions on.
     frequencies = (torch.randperm(D // 2) + 0.5) * (torch.pi / (D // 2))
     angles = torch.arange(T)[:, None] * frequencies
     waves = torch.cat((angles.cos(), angles.sin()), dim=1)

@@ -1,8 +1,8 @@
-"""What several papers' models share: attention, checks of inputs, documents in a row, rows chosen by index, decoders.
+"""What the models share: attention, input checks, documents packed in a row, rows chosen by index, decoders.
 
 ``documents`` [B, T] holds the number of each position's document in its row; the numbers are non-decreasing along a
-row, and padding is one more document. Whole rows, as in training, need no mask. Padding, documents side by side and
-rows that are read in both directions are masks, made here and nowhere in a model.
+row, and padding is one more document. Whole causal rows, as in training, need no mask. The masks for padding, packed
+documents and rows that are read in both directions are made here and nowhere in a model.
 
 Shapes: B rows, T positions, P positions read before, N chosen rows, Q queries, K keys, R distances, H heads, D width,
 V vocabulary.
@@ -25,7 +25,7 @@ SHORT_BFLOAT16 = 128
 """The most keys for which attention in bfloat16 on a CPU is computed in float32: torch's kernel is made for longer rows
 (forward and backward of 64 heads of width 32, 128 keys: 18.5 and 8.3 ms; with 256 keys they are alike)."""
 TILE = 128
-"""The queries and keys of a block, which a GPU kernel computes or skips as a whole."""
+"""The number of queries and keys in a block, which a GPU kernel computes or skips as a whole."""
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """torch's kernels for GPUs, the fastest first."""
 
@@ -48,7 +48,7 @@ def attend(
     compiling = torch.compiler.is_compiling()
     square = q.shape[2] == k.shape[2]
 
-    # Compilers fuse everything between two products; torch's CPU kernel is slower on rows this short.
+    # Compilers fuse everything between the two products; on rows this short, torch's CPU kernel is slower.
     if compiling and q.device.type == "cpu" and k.shape[2] <= SHORT:
         scores = q @ k.transpose(-1, -2)
         scores = (scores if bias is None else scores + bias) * q.shape[-1] ** -0.5
@@ -115,7 +115,7 @@ def to_compute_dtype(x: Tensor) -> Tensor:
 def check_ids(ids: Tensor, size: int, name: str = "vocab_size") -> None:
     """Raise ValueError if an id ``[B, T]`` has no row in an embedding of ``size`` rows.
 
-    Checked only on the CPU: a GPU would have to be waited for, and token stores are checked when they are opened.
+    Only on the CPU: on a GPU the check would have to wait for it, and token stores are checked when opened.
     """
     if ids.device.type == "cpu" and not torch.compiler.is_compiling() and ids.numel():
         low, high = int(ids.min()), int(ids.max())
@@ -143,7 +143,7 @@ def check_documents(documents: Tensor, ids: Tensor) -> None:
 def bidirectional_mask(
     ids: Tensor, vocab_size: int, context: int, attention_mask: Tensor | None, documents: Tensor | None
 ) -> Tensor | None:
-    """What ids ``[B, T]`` see that are read in both directions: ``[B, 1, 1 or T, T]``; None if all see all.
+    """What each of the ids ``[B, T]`` sees when read in both directions: ``[B, 1, 1 or T, T]``; None if all see all.
 
     ``attention_mask`` [B, T] is false for padding.
 
@@ -175,9 +175,9 @@ def same_document(documents: Tensor) -> Tensor:
     return documents[:, None, :, None] == documents[:, None, None, :]
 
 
-# The gradient of torch's ``gather`` adds into places that other threads may be adding into: on a GPU either in any
-# order or, for deterministic results, after a sort, which can take longer than the rest of a layer. The gradients of
-# the two functions below are products and gathers again: they repeat bit by bit and cost next to nothing.
+# The gradient of torch's ``gather`` adds to places that other threads may be adding to: on a GPU either in any order
+# or, for deterministic results, after a sort, which can take longer than the rest of a layer. The gradients of the two
+# functions below are matrix products and gathers: they repeat bit by bit and cost next to nothing.
 
 
 def rows_at(x: Tensor, at: Tensor) -> Tensor:
@@ -237,7 +237,7 @@ class Decoder(nn.Module):
 
         ``attn_mask`` [B or 1, 1, T, P + T] is true where a position attends; None for every position up to its own.
         ``caches`` holds one object per block, whose ``extend(k, v)`` puts the keys and values of earlier positions
-        before those of this call (``generation.decoding``).
+        before those of this call (``generation.LayerCache``).
         """
         raise NotImplementedError
 
@@ -255,8 +255,8 @@ class Decoder(nn.Module):
         that are read like BERT's: their states have seen all ids.
 
         Raises:
-            ValueError: T is larger than ``context``, an id is outside the vocabulary, ``documents`` are not as
-                ``blocks`` says or given together with ``attention_mask``, or ``bidirectional`` does not have B rows.
+            ValueError: T is larger than ``context``, an id is outside the vocabulary, ``documents`` are not as in this
+                file's docstring, or given together with ``attention_mask``, or ``bidirectional`` does not have B rows.
         """
         B, T = ids.shape
         check_length(T, self.config.context)
@@ -308,8 +308,8 @@ def positions_with_padding(attention_mask: Tensor, seen: Tensor) -> tuple[Tensor
     false for padding, ``seen`` [..., T, P + T] is the mask without padding."""
     T, length = seen.shape[-2:]
     past = length - T
-    # Padding takes no position, so a text may begin anywhere.
+    # Padding takes no position: a text is counted from wherever it begins.
     positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]
-    # Padding sees itself; otherwise its softmax would be over nothing.
+    # Padding sees itself; otherwise its softmax would be over an empty set.
     itself = torch.zeros(T, length, dtype=torch.bool, device=seen.device).fill_diagonal_(True).roll(past, dims=1)
     return positions, (seen & attention_mask[:, None, None, :]) | itself

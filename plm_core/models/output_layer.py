@@ -1,8 +1,8 @@
 """The output layer over a vocabulary that is padded for the hardware, and its loss a chunk at a time.
 
-Logits in float32 are often the largest tensor of a step: 16,384 positions and 50,304 tokens are 3.1 GiB, and their
-gradient is as much again. In a chunk they are computed together with their part of the gradient: in the forward pass
-the gradient of a sum of losses is known up to one factor. So no product is computed twice.
+Logits in float32 are often the largest tensor of a step: 3.1 GiB for 16,384 positions and 50,304 tokens, and as much
+again for their gradient. Here a chunk's logits and their part of the gradient are computed together, in the forward
+pass, where the gradient of a sum of losses is already known up to one factor. So no product is computed twice.
 
 Shapes: N predictions, C predictions of a chunk, D width, V vocabulary.
 """
@@ -104,8 +104,8 @@ class _InChunks(torch.autograd.Function):
 
 
 def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int, learns: bool) -> tuple[Tensor, Tensor | None]:
-    """-sum w log p of the targets ``place`` [C, 1] with weights ``counts`` [C, 1], and its gradient by the logits
-    ``[C, V or more]`` if anything ``learns``, with one more tensor of their size."""
+    """-sum w log p of the targets ``place`` [C, 1] with weights ``counts`` [C, 1], and, if anything ``learns``, its
+    gradient by the logits ``[C, V or more]``. Takes one more tensor of their size."""
     log_p = logits[:, :V].to(counts.dtype).log_softmax(-1)
     nats = -(log_p.gather(1, place) * counts).sum()
     if not learns:
@@ -119,7 +119,7 @@ def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int, learns: boo
 
 def _fused(logits: Tensor, place: Tensor, counts: Tensor, V: int, learns: bool) -> tuple[Tensor, Tensor | None]:
     """``_in_place`` for compilers, which read the logits and write the gradient in one kernel: in-place changes and
-    padding would end it."""
+    padding would split that kernel."""
     columns = torch.arange(logits.shape[1], device=logits.device)
     exact = logits.to(counts.dtype)
     log_p = (exact if logits.shape[1] == V else exact.masked_fill(columns >= V, float("-inf"))).log_softmax(-1)

@@ -23,7 +23,7 @@ class Angles(NamedTuple):
 
 LOW, HIGH = 1, 4
 """The RoPE scaling of Llama 3.1: pairs that turn less often than ``LOW`` times in the first context are slowed down,
-those that turn more often than ``HIGH`` times are not, and between them it changes evenly."""
+those that turn more often than ``HIGH`` times are not, and those in between are interpolated."""
 
 
 def angles(
@@ -31,7 +31,7 @@ def angles(
 ) -> Angles:
     """The angles of positions ``[T]`` or ``[B, T]`` for heads of ``size`` dimensions.
 
-    With ``factor`` slow pairs turn slower, for positions beyond ``context``.
+    A ``factor`` above 1 slows down the slow pairs, for positions beyond ``context``.
     """
     cos, sin = _angles(positions, size, base, factor, context)
     return Angles(cos.to(dtype), sin.to(dtype))
@@ -39,8 +39,8 @@ def angles(
 
 @torch.library.custom_op("plm::angles", mutates_args=())
 def _angles(positions: Tensor, size: int, base: float, factor: float, context: int) -> tuple[Tensor, Tensor]:
-    """Cosine and sine in float64, as an operation that is opaque to the compiler: it would compute them again, for each
-    row and head, in every kernel that rotates queries or keys (a quarter of a LLaMA's step on an H100)."""
+    """Cosine and sine in float64, as an operation that is opaque to the compiler, which would otherwise recompute them
+    for each row and head in every kernel that rotates queries or keys (a quarter of a LLaMA's step on an H100)."""
     # In float32 the angles of positions in the thousands are exact to only three decimal places.
     pairs = torch.arange(0, size, 2, device=positions.device, dtype=torch.float64)
     speeds = base ** (-pairs / size)

@@ -1,16 +1,16 @@
 """XLNet. Yang, Dai, Yang, Carbonell, Salakhutdinov, Le 2019, "XLNet: Generalized Autoregressive Pretraining".
 
-Section 2.3: two streams with shared parameters. The content stream h_i has seen token i, the query stream g_i knows
-only its position i, and predicts it. Section 2.4, from Transformer-XL (Dai et al. 2019, section 3): each layer also
+Section 2.3: two streams with shared parameters. The content stream h_i sees token i; the query stream g_i knows only
+position i, and predicts the token there. Section 2.4, from Transformer-XL (Dai et al. 2019, section 3): each layer also
 attends to the states that it kept of the preceding text (the memory, without a gradient), and positions enter as
 distances: score(i, j) = (q_i + u) k_j + (q_i + v) r_(i-j) + (q_i + w) s_(i,j), where r is an encoding of the distance
 and s (section 2.5) says whether i and j are in the same segment. The content stream alone, reading from left to right,
 is Transformer-XL.
 
-What a position sees is given by one integer per position, its place in the factorisation order: the content stream
-sees places up to its own, the query stream places before its own. Positions that share a place see each other in the
-content stream. So 0, 1, 2, ... reads from left to right, equal places read in both directions, a permutation gives the
-permuted order, and padding comes last.
+What a position sees follows from one integer, its place in the factorisation order: the content stream sees places up
+to and including its own, the query stream only places before its own. Positions that share a place see each other in
+the content stream. So 0, 1, 2, ... reads from left to right, equal places read in both directions, a permutation gives
+the permuted order, and padding comes last.
 
 As released, but not in the paper's text: tokens that are not predicted see each other (they share a place), memory
 counts as the first segment, layer normalisation follows each sum, and each layer has its own biases u, v, w. GELU is
@@ -125,7 +125,7 @@ class Attention(nn.Module):
         r = self.split(self.r(view.distances)[None])
         bias = _by_distance((q + self.distance_bias) @ r.transpose(-1, -2), view.places, k.shape[2])
         if view.same is not None:
-            # Relative too: it only matters whether a key's segment is the query's or another (section 2.5).
+            # Segments are relative too: all that matters is whether key and query are in the same one (section 2.5).
             same, other = torch.einsum("bhqd,shd->sbhq", q + self.segment_bias, self.segments)[..., None]
             bias = bias + torch.where(view.same, same, other)
         dropout = self.dropout if self.training else 0.0
@@ -228,7 +228,7 @@ class XLNet(nn.Module):
 
         def view(places: Tensor | None) -> View:
             own = order if places is None else order.gather(1, places)
-            # The content stream sees its own place, the query stream must not: it would see what it predicts.
+            # The content stream sees its own place; the query stream must not, or it would see what it predicts.
             seen = order[:, None, :] <= own[..., None] if places is None else order[:, None, :] < own[..., None]
             before = memory.attention_mask[:, None, :].expand(-1, own.shape[1], -1)
             if documents is not None:

@@ -2,10 +2,10 @@
 
 With ``streams``, rows continue each other and the model's memory is passed from batch to batch: Transformer-XL (Dai et
 al. 2019, section 3.2). With ``packing: documents``, a row holds documents that do not see each other (Ding et al.
-2024). They have the same form as in scoring and generation: an EOS precedes each, and EOS is the last token that is
+2024). Documents have the same form as in scoring and generation: an EOS precedes each, and EOS is the last token
 predicted; a piece of a longer document begins with the last token of the previous piece. So every token of the store is
-predicted once per epoch, and none across the border of two documents. With both, the stream continues from row to row,
-and what a position sees of it and of the memory begins with the EOS before its document.
+predicted once per epoch, and never across a document boundary. With both options, the stream continues from row to row,
+and a position sees the row and the memory only back to the EOS before its document.
 
 Shapes: B rows, T positions, P pieces, V vocabulary.
 """
@@ -64,8 +64,8 @@ class Causal(Objective):
     """Read contiguous rows and pass the model's memory on; for models that have one."""
     packing: Literal["stream", "documents"] = "stream"
     """What a row holds: consecutive tokens of the stream, or ``documents`` that do not see each other, cut as rarely as
-    possible. With ``streams``, rows are always of the stream, and ``documents`` only means that documents in a row and
-    in memory do not see each other."""
+    possible. With ``streams``, rows always continue the stream, and ``documents`` only keeps the documents in a row and
+    in memory from seeing each other."""
 
     def require_fit(self, config: Any) -> None:
         memory = getattr(config, "memory", None)
@@ -92,7 +92,7 @@ class Causal(Objective):
         """L1 = -sum log p(token | tokens before it), in nats, over the targets that are not ignored."""
         left: Carry | None = None
         if isinstance(batch, PackedCausalBatch):
-            # Packed documents: no memory to pass on, each began in this row.
+            # Packed documents all begin in this row: there is no memory to pass on.
             hidden = model.read(batch.inputs, documents=batch.documents)
         elif not self.streams:
             # Without memory the row is the whole context.
@@ -179,7 +179,7 @@ class _Documents(Batches):
         row, position, start, *_ = pieces = self.view.pieces(items)
         targets, documents, padding = self.view.laid_out(pieces, len(items))
         inputs = np.roll(targets, 1, axis=1)
-        # In the store a document is preceded by the EOS of another; the first one by nothing.
+        # In the store, the EOS of the previous document precedes a document, except the first one.
         inputs[row, position] = np.where(start > 0, self.view.store.rows(np.maximum(start - 1, 0), 1)[:, 0], EOS)
         inputs, targets = np.where(padding, PAD, inputs), np.where(padding, IGNORED, targets)
         columns = (inputs, targets, np.ones(len(items), dtype=bool), documents)

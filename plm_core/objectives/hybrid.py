@@ -93,8 +93,8 @@ class Hybrid(Causal):
         targets = batch.targets
         weights = batch.weights[:, None].expand_as(targets)
         if hidden.device.type == "cpu" and not torch.compiler.is_compiling():
-            # Most positions of a masked row predict nothing, and their logits would be a third of a small model's
-            # step. Otherwise they are computed: a GPU would have to be waited for, and a compiled graph has one shape.
+            # Most positions of a masked row predict nothing, and their logits would take a third of a small model's
+            # step. Only here are they left out: a GPU would have to be waited for, and a compiled graph has one shape.
             chosen = targets != IGNORED
             hidden, targets, weights = hidden[chosen], targets[chosen], weights[chosen]
         return Loss(output_nll(model.output(hidden), targets, weights), batch.num_targets)
@@ -107,7 +107,7 @@ class Hybrid(Causal):
 def spread_evenly(numbers: np.ndarray, share: float) -> np.ndarray:
     """Which of the rows with these ``numbers`` [n] belong to a share, ``[n]`` bool.
 
-    Among any consecutive rows (of a micro-batch, a process, a run) their number is off from the share by less than one.
+    Among any consecutive rows (of a micro-batch, a process, a run), their number is less than one off the exact share.
     """
     return np.floor((numbers + 1) * share) > np.floor(numbers * share)
 

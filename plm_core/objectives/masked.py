@@ -139,7 +139,7 @@ class Masked(Objective):
             attention_mask = batch.attention_mask if self.next_sentence else None
             hidden = model(batch.inputs, batch.segments, attention_mask, at=at)
         nll = output_nll(model.output(hidden[:, self.next_sentence :]), batch.targets)
-        # A row has one class, counted once for each masked token: in the end everything is divided by one number.
+        # A row's one class counts once per masked token, because the total is divided by the number of those.
         if self.next_sentence:
             classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
             pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)

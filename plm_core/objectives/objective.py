@@ -1,8 +1,7 @@
 """The interface of objectives: a section of the parameters, batches of rows, and a loss that is a sum and a count.
 
-The code for an objective in other packages is named as ``module:attribute`` and not imported: training does not depend
-on scoring. To keep the parameter check fast, neither this file nor those of objectives import torch before there is a
-batch.
+An objective's code in other packages is named as ``module:attribute`` and not imported: training does not depend on
+scoring. To keep the parameter check fast, neither this file nor an objective's imports torch before there is a batch.
 
 Shapes: B rows, T positions, V vocabulary.
 """
@@ -165,9 +164,9 @@ class Objective(ABC):
     likelihood: ClassVar[Quantity]
     """The quantity by which such models are compared on held-out text."""
     perplexity: ClassVar[bool] = False
-    """Whether nats per token and their exponential are reported for such models too."""
+    """Whether nats per token and perplexity are also reported for such models."""
     beside: ClassVar[tuple[Quantity, ...]] = ()
-    """Further quantities, for people; one that the configuration does not ask for yields no score."""
+    """Further quantities, for human readers; one that the configuration does not request yields no score."""
     input_format: ClassVar[str]
     """How examples are formatted for fine-tuning: a ``plm_core.finetuning.input_formats.InputFormat``."""
     decoder: ClassVar[str | None] = None

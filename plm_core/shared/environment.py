@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Have this process get SIGTERM when the one that started it dies, whatever kills that."""
+    """Have this process get SIGTERM when its parent dies, for whatever reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
@@ -45,8 +45,7 @@ that ends it must wait longer."""
 
 def cores() -> int:
     """How many cores this process may use: those that it is bound to, or fewer if its control groups allow fewer,
-    rounded up, as in a container.
-    """
+    rounded up, as in a container."""
     most = len(os.sched_getaffinity(0))
     for group in groups():
         with contextlib.suppress(OSError, ValueError):  # none, or "max"
@@ -97,7 +96,7 @@ HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "G
 def prepare() -> None:
     """Ignore another job's MLflow and a hook's repository, reach this machine's servers without a proxy, escape what
     the terminal cannot show, and name a user whom the system does not. Raises UserError: it is to train with others,
-    and torchrun has not started it: it would wait for them, or write nothing because it is not the first."""
+    but torchrun has not started it; it would wait for them, or write nothing because it is not the first."""
     for name in HOOK:
         os.environ.pop(name, None)
     _ignore(ANOTHER_RUN, "params.yaml names the experiment and the model, MLFLOW_TRACKING_URI the server")

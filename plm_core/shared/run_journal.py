@@ -1,4 +1,4 @@
-"""The record of a run: one file of JSON lines, which its process writes and ``tasks/tracking`` brings to MLflow.
+"""The record of a run: one file of JSON lines, which its process writes and ``tasks/tracking`` sends to MLflow.
 
 A message is one ``write`` to the page cache, which survives the process and never waits. It is not flushed to the disk:
 what is lost when the machine crashes is repeated by a training run that resumes from its snapshot (which is flushed).
@@ -81,7 +81,7 @@ def begin_message(name: str, store: str | None, tags: Mapping[str, str], **conte
 
 
 def points_message(metrics: Mapping[str, float], step: int) -> dict[str, object]:
-    """The message with points of now."""
+    """The message with values of metrics at the present time."""
     now = milliseconds()
     return {"kind": "metrics", "points": [(name, float(value), now, step) for name, value in metrics.items()]}
 

@@ -1,12 +1,12 @@
-"""Initial weights from the text: embeddings from the tokens near each other, an output bias from how often each occurs.
+"""Initial weights from the text: embeddings from which tokens occur together, an output bias from token frequencies.
 
-Used by pretraining: embeddings if configured, the bias for a published model whose head was drawn.
+Used by pretraining: embeddings if configured, the bias for a published model whose head starts at random.
 
 A training run of minutes reads its text at most once, and much of what it learns is which tokens go together: here
-tokens with the same neighbours begin with similar embeddings. Factorised is the pointwise mutual information of a token
-and a neighbour (Levy and Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"), with what Levy,
-Goldberg and Dagan 2015 ("Improving Distributional Similarity with Lessons Learned from Word Embeddings", sections 3.1
-to 3.3) found to help: nearer neighbours count more, rare ones less, and a dimension is scaled by the root of its
+tokens with the same neighbours begin with similar embeddings. What is factorised is the pointwise mutual information of
+a token and a neighbour (Levy and Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"), with what
+Levy, Goldberg and Dagan 2015 ("Improving Distributional Similarity with Lessons Learned from Word Embeddings", sections
+3.1 to 3.3) found to help: nearer neighbours count more, rare ones less, and a dimension is scaled by the root of its
 singular value. V tokens in the vocabulary, D dimensions.
 """
 
@@ -27,9 +27,9 @@ DEVIATION = 3
 """The standard deviation of the embeddings relative to that of other initial weights, about as in trained models."""
 PART = 1 << 20
 PARTS = 16
-"""Tokens that are counted at once, and how many times: of a longer text, parts that are spread over it."""
+"""The tokens of a part, and the most parts that are counted; those of a longer text are spread over it."""
 ITERATIONS = 2
-"""The iterations of the factorisation: more make it more exact, but no model better."""
+"""The iterations of the factorisation: more make it more exact, but models no better."""
 
 
 def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float) -> None:
@@ -59,7 +59,7 @@ def begin_with_frequencies(bias: Tensor, store: TokenStore) -> None:
 
 
 def _neighbours(store: TokenStore) -> csr_array:
-    """How often each two tokens are near each other, ``[V, V]``, symmetric."""
+    """How often any two tokens occur near each other, ``[V, V]``, symmetric."""
     size = store.index.vocab_size
     counts = csr_array((size, size), dtype=np.float32)
     for start in range(0, len(store), max(PART, len(store) // PARTS)):
@@ -72,7 +72,7 @@ def _neighbours(store: TokenStore) -> csr_array:
 
 
 def _information(counts: csr_array) -> csr_array:
-    """The positive pointwise mutual information of each two tokens, ``[V, V]``."""
+    """The positive pointwise mutual information of any two tokens, ``[V, V]``."""
     frequencies = counts.sum(axis=1)
     smoothed = frequencies**SMOOTHING
     pairs = counts.tocoo()

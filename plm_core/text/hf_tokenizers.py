@@ -1,8 +1,8 @@
 """The two kinds of the library ``tokenizers``, WordPiece and byte-level BPE, with the file ``tokenizer.json``.
 
-A file is accepted only when it is, but for its vocabulary, the one that this project writes: what a tokenizer does is
-known from its kind, and nothing else in a file can change it. It names no special token to the library, which therefore
-looks for none in a text; and their entries of the vocabulary hold ``<`` and ``>``, at which both kinds cut every text.
+A file is accepted only if, apart from its vocabulary, it is what this project writes: so what a tokenizer does follows
+from its kind alone. The file declares no special token to the library, which therefore looks for none in a text; nor
+can a text spell one, because their pieces contain ``<`` and ``>``, at which both kinds cut every text.
 """
 
 import json
@@ -263,7 +263,7 @@ _OTHERS = iter(range(256, 512))
 LETTERS = [chr(byte if byte in _PRINTS else next(_OTHERS)) for byte in range(256)]
 """The character by which the file writes each byte: itself if printable, otherwise one from U+0100 on."""
 BYTES = {letter: byte for byte, letter in enumerate(LETTERS)}
-"""The way back."""
+"""The inverse of ``LETTERS``."""
 FIRST = (*PIECES, *sorted(LETTERS))
 """The entries that begin every vocabulary, in the library's order of an alphabet."""
 

@@ -24,7 +24,7 @@ from plm_core.text.tokenizers import PIECES, PUBLISHED_FILE, UNK, Spelling, Toke
 
 KEY = "published"
 PROBE = " A  b\n½\ue000\t"
-"""A text by which a tokenizer is known that keeps every character."""
+"""A text that shows whether a tokenizer keeps every character."""
 
 
 class Published(Tokenizer):
@@ -121,11 +121,9 @@ class _Library:
 
     @property
     def highest(self) -> int:
-        """The largest id."""
         return max(self.model.get_vocab(with_added_tokens=True).values())
 
     def find(self, piece: str) -> int | None:
-        """The id of a piece."""
         return self.model.token_to_id(piece)
 
     def ids(self, text: str) -> list[int]:
@@ -186,7 +184,7 @@ def open_library_tokenizer(name: str, content: bytes) -> _Library | _Pieces:
 
 @contextlib.contextmanager
 def _refusing(message: str) -> Iterator[None]:
-    """What the library tokenizers does not read is a UserError; it raises the class of all errors itself."""
+    """Turn what the library tokenizers cannot read into a UserError; the library raises a bare ``Exception``."""
     try:
         yield
     except Exception as error:

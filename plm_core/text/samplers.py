@@ -62,7 +62,7 @@ def draws(seed: int, step: int, row: int) -> np.random.Generator:
 class Windows:
     """The stream of a store cut into rows of ``length`` tokens, each beginning ``advance`` after the one before.
 
-    The first epoch cuts from the beginning of the stream, each later one at other places.
+    The first epoch cuts from the beginning of the stream, each later one at other offsets.
     """
 
     store: TokenStore
@@ -211,7 +211,7 @@ class Pairs:
         return (start, cut), elsewhere or self._end(document, stop - cut, draw), False
 
     def _inside(self, document: int, cut: int, draw: np.random.Generator) -> tuple[int, int] | None:
-        """What follows the first ``cut`` tokens of an item of another document, which it does not end."""
+        """What follows the first ``cut`` tokens of an item of another document, but not of a document's last item."""
         first = int(self._inner[document - 1]) if document else 0
         own = int(self._inner[document]) - first
         if (others := int(self._inner[-1]) - own) == 0:

@@ -46,7 +46,7 @@ UNKNOWN = "\u2585"
 LONGEST_LINE = 1 << 18
 """Characters; sentencepiece leaves out lines of more than four times as many bytes, so longer ones are cut."""
 PROBE = " a  b\n\u00bd\ue000 "
-"""A text by which a model is known that changes texts, or adds to them."""
+"""A text that shows whether a model changes texts, or adds to them."""
 
 
 class _Words(dict[str, list[int]]):

@@ -102,8 +102,8 @@ class Tokenizer(ABC):
         self.data = data
         self.sha256 = hashlib.sha256(data).hexdigest()
         self.starts: tuple[str, ...] = (self.sha256,)
-        """The digests of the tokenizers with whose models one with this tokenizer can start: those that it extends, the
-        first one first, and its own."""
+        """The digests of tokenizers: a model with this tokenizer can start from a model with any of them. They are
+        those that it extends, the first one first, and its own."""
         self.parts: list[list[int]] = []
         """The parts of each piece that was added to the first of them, as earlier ids; these pieces are the last."""
 
@@ -113,7 +113,8 @@ class Tokenizer(ABC):
         """The number of token ids."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of ``normalize(text)``, none special but a lossy one's UNK; UserError if it is no valid Unicode."""
+        """The ids of ``normalize(text)``, none special except a lossy one's UNK; UserError if it is not valid
+        Unicode."""
         return list(self._encode([_normal(text)])[0])
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:

@@ -28,7 +28,7 @@ def extend_tokenizer(base: Tokenizer, texts: Iterable[str], count: int) -> bytes
     """The file of a tokenizer with ``count`` more pieces, learned from texts; equal input gives equal bytes.
 
     Raises:
-        ValueError: ``base`` is no published WordPiece or byte-level BPE, or the texts do not support as many pieces;
+        ValueError: ``base`` is not a published WordPiece or byte-level BPE, or the texts do not support as many pieces;
             the message begins with ``extend``.
     """
     content = json.loads(base.content) if isinstance(base, Published) and base.name == JSON_FILE else {}
@@ -36,7 +36,7 @@ def extend_tokenizer(base: Tokenizer, texts: Iterable[str], count: int) -> bytes
     words_alone = model.get("type") == "WordPiece"
     merging = model.get("type") == "BPE" and '"ByteLevel"' in json.dumps(content["pre_tokenizer"])
     if not isinstance(base, Published) or not (words_alone or merging):
-        raise ValueError(f"extend: {base.path} is no published WordPiece or byte-level BPE; expected extend: 0")
+        raise ValueError(f"extend: {base.path} is not a published WordPiece or byte-level BPE; expected extend: 0")
     library: Any = base.library.model
 
     # The words that are several pieces, as the library cuts them.
@@ -69,7 +69,7 @@ def extend_tokenizer(base: Tokenizer, texts: Iterable[str], count: int) -> bytes
 
 
 def _require_characters(base: Published, model: Mapping[str, Any], special: set[str]) -> None:
-    """Whatever stands after a new word can be spelled if each character continues a word: nothing becomes unknown."""
+    """Require a continuing piece for each character, so that whatever follows a new word can be spelled."""
     mark = model["continuing_subword_prefix"]
     pieces = model["vocab"].keys() - special
     inner = {c for piece in pieces for c in (piece.removeprefix(mark) if piece.startswith(mark) else piece[1:])}
@@ -82,8 +82,8 @@ def _merges(
 ) -> Iterator[tuple[str, list[int], list[str]]]:
     """The most frequent pairs, merged one after another, of which each makes a piece that does not exist.
 
-    The library learns them from words whose characters stand for pieces. It cannot know what the pieces spell, so that
-    it makes some that exist, by another way; these are left out, and twice as many are learned.
+    The library learns them from words whose characters stand for pieces. It cannot know what they spell, so some of the
+    merges make a piece that exists already; these are left out, which is why twice as many are learned.
     """
     used = len({token for ids in divided.values() for token in ids})
     trainer = trainers.BpeTrainer(vocab_size=used + 2 * count, min_frequency=MIN_FREQUENCY, show_progress=False)

@@ -15,12 +15,12 @@ import numpy as np
 from plm_core.text.tokenizers import PIECES, UNK, Tokenizer
 
 SAMPLE = 4 << 20
-"""Characters of either text that are read at most, in whole documents."""
+"""The most characters of either text that are read, in whole documents."""
 RARE = 100
 """An entry of the vocabulary that is seen less often in the sample of the training text is rare."""
 DOCUMENTS_AT_ONCE = 64
 LONGEST = 40
-"""Letters of a word that is shown: longer runs are DNA, encoded data or a script without spaces."""
+"""The most letters of a word that is shown: longer runs are DNA, encoded data or a script without spaces."""
 
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -87,8 +87,7 @@ def unknown_rate(encoded: Iterable[np.ndarray]) -> float:
 def comparison_words(texts: Iterable[str], most: int = 8) -> list[str]:
     """Words by which tokenizers can be told apart: the longest of a text, and as many that occur in it only once.
 
-    Words are runs of at most ``LONGEST`` letters; those that occur once are taken at equal distances of their
-    alphabetical order.
+    Words are runs of at most ``LONGEST`` letters; those that occur once are evenly spread over the alphabet.
     """
     counts = _words(texts)
     longest = sorted(counts, key=lambda word: (-len(word), word))[: most // 2]
@@ -98,8 +97,8 @@ def comparison_words(texts: Iterable[str], most: int = 8) -> list[str]:
 
 
 def costly_words(tokenizer: Tokenizer, texts: Iterable[str], most: int = 8) -> list[tuple[str, int]]:
-    """Words, and how often they occur, for which a text needs the most tokens more than one; an unknown word counts as
-    one for each of its letters."""
+    """The words that cost a text the most tokens beyond one per word, and how often they occur; an unknown word counts
+    one token per letter."""
     counts = _words(texts)
     costs = _costs(tokenizer, counts)
     return [(word, counts[word]) for word in sorted(costs, key=lambda word: (-costs[word], word))[:most]]
@@ -111,7 +110,7 @@ def split_word(tokenizer: Tokenizer, word: str) -> str:
 
 
 def _costs(tokenizer: Tokenizer, counts: Counter[str]) -> dict[str, int]:
-    """The tokens more than one for all occurrences of each word that is several tokens or unknown."""
+    """The tokens beyond one, over all occurrences, of each word that is several tokens or unknown."""
     costs: dict[str, int] = {}
     for word, ids in zip(counts, tokenizer.encode_batch([f" {word}" for word in counts]), strict=True):
         if more := (len(word) if UNK in ids else len(ids) - 1):

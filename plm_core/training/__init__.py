@@ -1,1 +1,1 @@
-"""Training as a fold over steps: optimizer and schedule, resume state, the loop, the device."""
+"""Training: the loop and its steps, optimizer, learning rate, snapshots, several processes, the device."""

@@ -46,7 +46,7 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
     same number of threads; those of a GPU repeat unless ``deterministic`` is false, which allows faster kernels.
 
     Raises:
-        UserError: ``PLM_THREADS`` is not a number, 1 or more, or torch cannot use the GPUs that this process has
+        UserError: ``PLM_THREADS`` is not a number of at least 1, or torch cannot use the GPUs that this process has
             claimed.
     """
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", beside))
@@ -59,8 +59,8 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
         # Deterministic matrix products need it; cuBLAS reads it when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        # cuDNN's kernel in torch 2.11 to 2.13: NaN in the backward pass with a mask and lengths of 64 more than a
-        # multiple of 128, on an H100 (pytorch#196678). Models enable it if rows fill its tiles (blocks.py).
+        # In torch 2.11 to 2.13, cuDNN's kernel gives NaN in the backward pass on an H100 if there is a mask and the
+        # length is 64 above a multiple of 128 (pytorch#196678). Models enable it where rows fill its tiles (blocks.py).
         torch.backends.cuda.enable_cudnn_sdp(False)
         gpu = torch.device("cuda", torch.cuda.current_device())
         return Device(gpu, torch.get_num_threads(), multiplies_bfloat16("cuda"))
@@ -80,13 +80,13 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
 
 
 def thread_beside(name: str) -> ThreadPoolExecutor:
-    """One thread that uses the same GPU as this one: CUDA's current device is each thread's own, at first GPU 0."""
+    """One thread that uses the same GPU as this one: CUDA's current device is set per thread, and is GPU 0 at first."""
     gpu = torch.cuda.current_device() if torch.cuda.is_available() else -1  # which changes nothing
     return ThreadPoolExecutor(1, name, torch.cuda.set_device, (gpu,))
 
 
 def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of tensors; those of a GPU come at the speed of the bus, if the system lets that much memory be pinned."""
+    """Copies of tensors in host memory; from a GPU at full bus speed, if the system allows that much pinned memory."""
     copies = {}
     for name, tensor in tensors.items():
         try:
@@ -101,7 +101,7 @@ def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @functools.cache
 def multiplies_bfloat16(kind: str) -> bool:
-    """Whether devices of this kind support it in hardware; where it is emulated, float32 is many times faster."""
+    """Whether devices of this kind support bfloat16 in hardware; where it is emulated, float32 is many times faster."""
     if kind == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported()
@@ -110,7 +110,7 @@ def multiplies_bfloat16(kind: str) -> bool:
 class Clock:
     """A stopwatch: adds up the seconds of laps by their names; it starts when it is created.
 
-    On a GPU the laps are events in its stream, without a wait: work is queued there faster than it is done, so the
+    On a GPU, laps are marked by events in its stream, without waiting: work is queued faster than it is done, so the
     host's clock would attribute the time of one lap to another.
     """
 

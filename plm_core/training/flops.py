@@ -18,11 +18,11 @@ from plm_core.training.parallelize import LossOf
 
 META = torch.device("meta")
 PRODUCTS = {"cpu": (512, 0.03), "cuda": (8192, 0.1)}
-"""The benchmark of a device: the side of the matrices, and for about how many seconds it runs."""
+"""The benchmark of a device: the side length of its matrices, and its approximate duration in seconds."""
 
 DATASHEETS: tuple[tuple[str, float], ...] = (
-    # bfloat16 with float32 sums, dense; half of the rate if the datasheet gives only that with sparsity. A year without
-    # a name is that of the "NVIDIA ... Tensor Core GPU Datasheet".
+    # Dense bfloat16 with float32 accumulation; half the rate with sparsity, if the datasheet gives only that. A year
+    # alone refers to the "NVIDIA ... Tensor Core GPU Datasheet".
     (r"NVIDIA A100(-SXM4-\d+GB|-PCIE-\d+GB| 80GB PCIe)", 312e12),  # 2021, SXM and PCIe alike
     (r"NVIDIA H100 NVL", 835.5e12),  # 2024, H100 NVL: 1,671 with sparsity
     (r"NVIDIA H100 PCIe", 756.5e12),  # 2023, H100 PCIe: 1,513 with sparsity
@@ -41,8 +41,8 @@ DATASHEETS: tuple[tuple[str, float], ...] = (
 def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch) -> int:
     """The floating-point operations of ``loss_of(model, batch, None)`` and its backward pass.
 
-    A product of [m, k] and [k, n] is 2mkn; only matrix products count, as in the formulas of the literature (6N +
-    12LHQT per token, PaLM, appendix B). Nothing is computed: ``loss_of``, which must not be compiled, runs on torch's
+    A product of [m, k] and [k, n] counts as 2mkn; only matrix products count, as in the formulas of the literature (6N
+    + 12LHQT per token, PaLM, appendix B). Nothing is computed: ``loss_of``, which must not be compiled, runs on torch's
     meta device, where attention is always counted by its definition.
 
     Raises:
@@ -58,8 +58,8 @@ def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch) -> int:
 def measured_flops(device: torch.device, precision: str) -> float:
     """FLOP/s of this device in dense matrix products of this precision: the best of several runs.
 
-    On a CPU they run on torch's threads in this process. The numbers are random, because a GPU multiplies zeros with
-    less power and so faster; they come from a separate generator.
+    On a CPU they run on torch's threads in this process. The matrices are random, because a GPU multiplies zeros with
+    less power and therefore faster; they come from a separate generator.
     """
     size, seconds = PRODUCTS[device.type]
     dtype = getattr(torch, precision)

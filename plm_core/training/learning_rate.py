@@ -1,4 +1,4 @@
-"""The learning rate of a run, and when it ends: linear warm-up in steps, then a decay with its steps or with its time.
+"""The learning rate of a run, and when the run ends: linear warm-up over steps, then decay over steps or over time.
 
 Sources: Goyal et al. 2017, section 2.2 (warm-up), Loshchilov and Hutter 2017 (cosine), Hu et al. 2024, "MiniCPM",
 section 4 (warm-up, stable, decay), Hägele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed
@@ -19,9 +19,9 @@ def progress_at(step: int, steps: int, config: OptimizerConfig) -> float:
 
 
 def learning_rate_at(step: int, progress: float, config: OptimizerConfig) -> float:
-    """The learning rate of ``step`` (from 0), of whose decay the share ``progress`` is done, in steps or in time.
+    """The learning rate of ``step`` (from 0), with the share ``progress`` of the decay done, by steps or by time.
 
-    At 0 it is the peak, from 1 on the final one. In the warm-up ``progress`` has no effect.
+    At a progress of 0 it is the peak, from 1 on the final rate. During the warm-up ``progress`` has no effect.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
@@ -38,7 +38,7 @@ def learning_rate_at(step: int, progress: float, config: OptimizerConfig) -> flo
 
 
 class TimeBudget(Callback):
-    """``training.minutes``: the time that a run has taken, interruptions excluded; without it only steps count."""
+    """``training.minutes``: the time that a run has taken, interruptions excluded; without it, only steps count."""
 
     saved = ("seconds", "warm")
 
@@ -55,7 +55,7 @@ class TimeBudget(Callback):
         self._begun = perf_counter() - self.seconds
 
     def elapsed(self) -> float:
-        """Seconds until now. The clock is part of the state and differs between runs: without a budget, it is 0."""
+        """Seconds so far. Without a budget it is 0, because it is part of the state and differs between equal runs."""
         return 0.0 if self._config.minutes is None else perf_counter() - self._begun
 
     def update(self, step: int, seconds: float) -> None:
@@ -74,7 +74,7 @@ class TimeBudget(Callback):
         """The learning rate of ``step`` (from 0), which is the next one."""
         config = self._config
         progress = progress_at(step, config.steps, config.optimizer)
-        # Whatever is nearer to its end: the steps or the time.
+        # Whichever is nearer to its end, the steps or the time.
         if config.minutes is not None:
             progress = max(progress, (self.seconds - self.warm) / max(1e-9, 60 * config.minutes - self.warm))
         return learning_rate_at(step, progress, config.optimizer)

@@ -1,4 +1,4 @@
-"""The loop: state(t+1) = step(state(t), batch_at(t), rng_at(t)), as a generator of reports."""
+"""The training loop: state(t+1) = step(state(t), batch_at(t), rng_at(t)), as a generator of reports."""
 
 import math
 from collections.abc import Callable, Generator
@@ -49,15 +49,15 @@ def train(
 ) -> Generator[StepMetrics, None, None]:
     """Train ``model`` in place and yield the reports of the whole run, including those before a resumed snapshot.
 
-    ``batch_at(step)`` returns this process's rows of the batch of a step (from 0), and is called in a thread, one step
-    ahead; ``loss_of(model, rows, carry)`` returns their loss, where ``carry`` is what the loss of the same rows left at
-    the previous step; ``validate(evaluate)`` scores held-out data with ``evaluate(rows, carry)``. When the generator
-    ends, the model holds the weights of the best validation. A report of a step that was reported before, or with a
-    larger ``passed``, follows a rollback: earlier reports of its steps and of later ones are void.
+    ``batch_at(step)`` returns this process's rows of the batch of a step (from 0); it is called in a thread, one step
+    ahead. ``loss_of(model, rows, carry)`` returns their loss, where ``carry`` is the memory that the previous step left
+    for these rows. ``validate(evaluate)`` scores held-out data with ``evaluate(rows, carry)``. When the generator ends,
+    the model holds the weights of the best validation. If a step is reported again, or ``passed`` has grown, there was
+    a rollback: this report replaces all earlier reports of its steps and of later ones.
 
     Raises:
         Diverged: an anomaly that ``config.anomalies`` does not tolerate; the message names the step.
-        Unfit: a batch does not fit in memory row by row, or the processes cannot share its rows or compute alike.
+        Unfit: not even one row at a time fits in memory, or the processes cannot share the rows or compute alike.
         Stopped: ``interrupted()`` was not 0 after a step, on any process; the state of that step is saved.
         NotSaved: that state could not be saved.
     """
@@ -65,13 +65,13 @@ def train(
     policy = config.anomalies.policy
     every = config.snapshot_every
 
-    # The model: its operations are counted before blocks are recomputed, which would count twice, or weights sharded.
+    # The model. Its operations are counted before ``parallelize``: recomputed blocks would count twice.
     first_batch = batch_at(0)
     speed = SpeedMonitor(model, loss_of, device, config.precision, ranks.size)
     speed.calibrate(next(first_batch.split(config.accumulation)))
     loss = parallelize(model, loss_of, next(first_batch.split(config.batch)), config, device, ranks)
 
-    # The state, each part with its owner. The optimizer's tensors exist from now on, for a snapshot to fill.
+    # The state: each part has one owner. The optimizer's tensors exist from now on, so that a snapshot can fill them.
     metrics = Metrics(ranks)
     budget = TimeBudget(config)
     anomalies = AnomalyMonitor(config, ranks, snapshots)
@@ -93,31 +93,31 @@ def train(
     try:
         with Prefetch(batch_at, device.device) as batches:
             while not ended:
-                # A step. What follows it, and what the caller does with a report, is not part of its time.
+                # A step. Its time includes neither what follows it here nor what the caller does with a report.
                 if not metrics.pending:
                     speed.start()
                 step = state.step
                 number = anomalies.batch(step)
                 rate = budget.rate(step)
-                # A function of the step, and not of earlier draws, so that a resumed run draws the same.
+                # Seeds depend on the step and not on earlier draws, so that a resumed run draws the same numbers.
                 seeds = partial(stream_seed, config.seed, "dropout", step)
                 result = train_step(state, batches(number, last=step + 1 == config.steps), rate, seeds)
                 metrics.pending.append(result)
 
-                # An anomaly: end the run, go on without the update, or go back.
+                # An anomaly: end the run, continue without the update, or roll back.
                 rolled_back = False
                 if result.anomaly is not None:
                     anomalies.tolerate(result.anomaly, step, number)
                     if rolled_back := policy == "rollback":
                         run.roll_back(snapshots, every)
 
-                # All processes agree on the time, and on whether to stop.
+                # All processes agree on the time and on stopping: one that went on alone would wait forever.
                 stop, seconds = ranks.all_reduce_max(interrupted(), budget.elapsed())
                 budget.update(state.step, seconds)
                 ended = budget.ended(state.step)
                 speed.lap("other")
 
-                # Once in a while: report, and validate.
+                # Every so many steps: report and validate.
                 report = None
                 if not rolled_back and (state.step % config.report_every == 0 or ended):
                     metrics.settle()  # waits for the device, so that the meters read the full time of these steps
@@ -143,7 +143,7 @@ def train(
                 # After a rollback the run has not ended, even if the time is up: the last step is always validated.
                 ended = ended and report is not None
 
-                # Once in a while: a snapshot. It includes the report, which a resumed run must not make again.
+                # Every so many steps: a snapshot. It includes the report, which a resumed run must not repeat.
                 if report is not None:
                     if state.step % every == 0 and not ended:
                         run.save(snapshots, every)
@@ -163,7 +163,7 @@ def train(
 
 
 class Prefetch:
-    """``batch_at`` that prepares the next step's batch in a thread; for a GPU in pinned memory."""
+    """Calls ``batch_at`` one step ahead in a thread; for a GPU, the batch is in pinned memory."""
 
     def __init__(self, batch_at: Callable[[int], Batch], device: torch.device) -> None:
         self._batch_at, self._device = batch_at, device

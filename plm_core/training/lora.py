@@ -1,4 +1,4 @@
-"""LoRA: a pretrained model is frozen, and small products added to its matrices are trained (Hu et al. 2021).
+"""LoRA: freezes a pretrained model and trains low-rank products added to its matrices (Hu et al. 2021).
 
 Shapes: O outputs, I inputs of a linear layer, r the rank.
 """
@@ -30,9 +30,9 @@ class Update(nn.Module):
 
 
 def adapt(backbone: nn.Module, config: LoRAConfig, also: Collection[str] = ()) -> None:
-    """Freeze a model's weights and put an ``Update`` on the matrices of its blocks that ``config`` names, in place.
+    """Freeze a model's weights and add an ``Update`` to the matrices of its blocks that ``config`` names, in place.
 
-    The parameters ``also`` are trained themselves. A pooler is trained together with the head after it: without
+    The parameters named in ``also`` are trained in full, and so is a pooler, like the head after it: without
     next-sentence prediction it has never had a gradient.
     """
     for name, parameter in backbone.named_parameters():

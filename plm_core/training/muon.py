@@ -22,7 +22,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The factors of x, x^3 and x^5: chosen to raise small singular values fast, not to reach 1 exactly (Jordan et al.)."""
 ITERATIONS = 5
 TOGETHER = 1 << 26
-"""How many numbers of matrices are orthogonalised at once: 256 MiB, and a few times as much meanwhile."""
+"""How many matrix elements are orthogonalised at once: 256 MiB, and a few times as much for intermediate results."""
 SIZE = 0.2
 """About the root mean square of AdamW's updates (Liu et al. 2025, section 2.2)."""
 
@@ -30,7 +30,7 @@ SIZE = 0.2
 class Muon(torch.optim.Optimizer):
     """Updates groups of matrices, each group with its ``weight_decay``; all with Nesterov ``momentum``.
 
-    Before a step each group needs its rate, ``lr``, and the ``state`` of every matrix a ``momentum_buffer``.
+    Before a step, each group needs its rate ``lr``, and each matrix a ``momentum_buffer`` in its ``state``.
     """
 
     def __init__(self, groups: list[dict[str, Any]], momentum: float) -> None:
@@ -51,7 +51,6 @@ class Muon(torch.optim.Optimizer):
                     self._update(matrices[begin : begin + at_once], group)
 
     def _update(self, matrices: list[Any], group: dict[str, Any]) -> None:
-        """Update matrices of one shape."""
         # Momentum and decay need no more than this process's rows of sharded matrices.
         weights = [_local(matrix) for matrix in matrices]
         gradients = [_local(matrix.grad) for matrix in matrices]
@@ -75,7 +74,7 @@ def _local(tensor: Any) -> Tensor:
 def orthogonal(matrices: list[Tensor], rows: int, mesh: Any = None) -> list[Tensor]:
     """Turn each matrix U S V^T ``[R, C]`` into about U V^T: its singular values become 0.7 to 1.2.
 
-    With a mesh of P processes, each matrix is this process's ``rows`` / P, rounded up, or the remainder.
+    With a mesh of P processes, each matrix is this process's shard: ``rows`` / P rows, rounded up, or the remainder.
     """
     if mesh is None:
         return list(newton_schulz(torch.stack(matrices)))
@@ -91,7 +90,7 @@ def orthogonal(matrices: list[Tensor], rows: int, mesh: Any = None) -> list[Tens
 
 
 def _exchanged(tensor: Tensor, mesh: Any) -> Tensor:
-    """All-to-all: ``[P, ...]``, a part for each process, to the parts ``[P, ...]`` that the processes have for this."""
+    """All-to-all: send part p of ``[P, ...]`` to process p, and return the parts ``[P, ...]`` received."""
     received = torch.empty_like(tensor)
     dist.all_to_all_single(received, tensor, group=mesh.get_group())
     return received

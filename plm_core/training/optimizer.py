@@ -15,7 +15,7 @@ from plm_core.training.muon import Muon
 from plm_core.training.training_config import OptimizerConfig
 
 ADAPTER = ".parametrizations."
-"""Part of the names of parameters that are trained in place of a matrix, such as the factors of LoRA."""
+"""Occurs in the names of parameters that are trained instead of a matrix, such as the factors of LoRA."""
 
 
 class Optimizer:
@@ -28,13 +28,13 @@ class Optimizer:
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         hidden = hidden_matrices(model) if config.name == "muon" else set()
         scales = rate_scales(model, config.layer_decay)
-        # In the first steps the blocks and what precedes them keep their weights.
+        # In the first ``head_steps`` steps, the blocks and what precedes them are frozen.
         top = above_blocks(model) if config.head_steps else {*scales}
         begins = {name: 0 if name in top else config.head_steps for name in scales}
 
-        # AdamW: matrices and embeddings decay; biases and normalisation gains do not. A bias is recognised by its name,
-        # because those of XLNet's attention have one vector per head. Nor do the factors of adapters: decay would pull
-        # the model back to the pretrained one, whose own weights do not change.
+        # AdamW: matrices and embeddings decay; biases, normalisation gains and the factors of adapters do not. A bias
+        # is recognised by its name, because those of XLNet's attention are matrices, one vector per head. Decay of an
+        # adapter would pull the model back to the pretrained one.
         rest = {name: parameter for name, parameter in self._parameters.items() if name not in hidden}
         plain = {name for name in rest if name.endswith("bias") or "norm" in name or ADAPTER in name}
         decays = {name: 0.0 if name in plain else config.weight_decay for name in rest}
@@ -51,7 +51,7 @@ class Optimizer:
             self._parts.append(Muon(groups, config.momentum))
         self._states = {name: self._parts[name in hidden].state for name in self._parameters}
 
-        # The state, zeros. Now, and not in the first step: a lack of memory is noticed before training begins.
+        # The state starts as zeros: now, not in the first step, so that a lack of memory shows before training begins.
         for name, parameter in self._parameters.items():
             state = self._states[name][parameter]
             if name in hidden:
@@ -87,7 +87,7 @@ class Optimizer:
 
 
 def hidden_matrices(model: nn.Module) -> set[str]:
-    """The names of the matrices inside the blocks, which Muon is for.
+    """The names of the matrices inside the blocks, which Muon is meant for.
 
     Embeddings, output layers and heads are left out, because they learn better with AdamW (Jordan et al. 2024); so are
     parameters that are not matrices, and factors of a matrix: orthogonal updates of A and B are not an orthogonal
@@ -119,7 +119,6 @@ def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
 
 
 def _block(name: str) -> int | None:
-    """The number of the block that a parameter is in."""
     number = re.search(r"\.blocks\.(\d+)\.", f".{name}")
     return int(number[1]) if number else None
 
@@ -130,7 +129,6 @@ def _groups(
     scales: Mapping[str, float],
     begins: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """The parameters grouped by the settings of their updates."""
     groups: dict[tuple[float, float, int], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
         groups.setdefault((decays[name], scales[name], begins[name]), []).append(parameter)

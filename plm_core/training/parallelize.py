@@ -1,7 +1,7 @@
-"""What is applied to a model before the loop, once: recomputation of its blocks, compilation, DDP or FSDP2.
+"""What is applied to a model once, before the loop: activation checkpointing, compilation, DDP or FSDP2.
 
-torch.compile (Ansel et al. 2024) makes one full graph for each combination of shapes: which one a step runs depends on
-its batch and never on earlier steps, so a resumed run computes the same as an undisturbed one.
+torch.compile (Ansel et al. 2024) makes one full graph per combination of shapes: which one a step runs depends on its
+batch and never on earlier steps, so a resumed run computes the same as an uninterrupted one.
 ``TORCHINDUCTOR_CACHE_DIR`` sets where torch caches the compiled code.
 """
 
@@ -25,7 +25,7 @@ Forward = Callable[..., Any]
 LossOf = Callable[[nn.Module, Batch, Carry | None], Loss]
 
 _compile = partial(torch.compile, dynamic=False, fullgraph=True)
-"""Into one graph. With dynamic shapes its layout would depend on the first batch."""
+"""Compile into one graph of fixed shapes: with dynamic ones its layout would depend on the first batch."""
 
 
 def parallelize(
@@ -35,6 +35,7 @@ def parallelize(
 
     With FSDP the parameters become sharded (``DTensor``). Call ``restore_blocks`` when training has ended.
     """
+    # Wrapped in this order, a compiled block includes its recomputation.
     if config.activation_checkpointing:
         wrap(model, recompute)
     faster = loss_of
@@ -43,9 +44,9 @@ def parallelize(
         if _can_compile(device.device):
             wrap(model, _compile)
     elif config.compile:
-        # The communication of several processes during the backward pass cannot be captured.
+        # Communication between processes during the backward pass cannot be captured in a CUDA graph.
         faster = compiled(loss_of, device.device, config.batch if ranks.size == 1 else None)
-    # Autocast on a CPU leaves norms in the dtype of their weights.
+    # Only on a GPU: autocast on a CPU leaves norms in the dtype of their weights.
     mixed = config.precision == "bfloat16" and device.bfloat16 and device.device.type == "cuda"
     return ParallelLoss(model, loss_of, faster, ranks, row.to(device.device), mixed)
 
@@ -62,8 +63,8 @@ class ParallelLoss:
         if ranks.sharding:
             from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-            # In bfloat16, in which autocast would multiply the weights: half of the bytes. The model chooses the dtype
-            # between blocks (blocks.to_compute_dtype); gradients are added up in float32.
+            # Weights are gathered in bfloat16, in which autocast would multiply them anyway: half the bytes. The model
+            # chooses the dtype between blocks (blocks.to_compute_dtype); gradients are added up in float32.
             lower = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
             for block in blocks_of(model):
                 fully_shard(block, mesh=ranks.mesh, mp_policy=lower if mixed else MixedPrecisionPolicy())
@@ -74,7 +75,7 @@ class ParallelLoss:
             from torch.nn.parallel import DistributedDataParallel
 
             # Unless weights are declared unused, DDP reorders its sums after a process's first step. With more than two
-            # numbers that changes the sum, and an interrupted run would have a different result.
+            # terms that changes the rounding, and a resumed run would have a different result.
             unused = ranks.size > 2
             if not unused:
                 # Whether the objective leaves weights without a gradient, such as those of segments. DDP's
@@ -129,7 +130,7 @@ def restore_blocks(model: nn.Module) -> None:
 def recompute(forward: Forward) -> Forward:
     """Keep only the inputs of a block: the backward pass computes it again (Chen et al. 2016).
 
-    Dropout is the same, so gradients are bit-identical.
+    Dropout draws the same masks again, so gradients are bit-identical.
     """
     return partial(checkpoint, forward, use_reentrant=False)
 
@@ -140,7 +141,7 @@ def compiled(loss_of: LossOf, device: torch.device, replayed: int | None = None)
     Weight names stay the same, because the function is compiled and not the model. Dropout draws different numbers than
     without compilation, and sums are rounded differently; both repeat from run to run. On a GPU the passes over batches
     of ``replayed`` rows are captured as CUDA graphs and replayed: the host launches one graph per pass instead of
-    hundreds of kernels. A replay overwrites the results of the last one, gradients too, so it is not for micro-batches.
+    hundreds of kernels. A replay overwrites the last one's results, gradients too, so it is not for micro-batches.
     """
     if not _can_compile(device):
         return loss_of
@@ -159,14 +160,14 @@ def compiled(loss_of: LossOf, device: torch.device, replayed: int | None = None)
 
 
 def _can_compile(device: torch.device) -> bool:
-    """Try whether there is a working compiler; if not, a warning says why."""
-    # The same flag again: this time the compiler sees it too. Without it, two threads add up in either order.
+    """Whether there is a working compiler; if not, a warning says why."""
+    # ``device.prepare`` set this flag where the compiler does not see it; without it, threads add up in any order.
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
-    # If a block is recomputed, the compiler takes for a side effect a torch mode that ends within the block.
+    # If blocks are recomputed, the compiler mistakes a torch mode that ends within a block for a side effect.
     torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
     # Fine-tuning pads to more lengths than the eight graphs that torch allows by default.
     torch._dynamo.config.recompile_limit = 64
-    # Advice that no user can act on.
+    # Hide advice that no user can act on.
     for message in (r"\s*Online softmax is disabled", "TensorFloat32 tensor cores"):
         warnings.filterwarnings("ignore", message, UserWarning, r"torch\._inductor\b")
     try:

@@ -1,7 +1,7 @@
 """The processes that train one model together, as torchrun started them: DDP and FSDP2.
 
-Their number is a fact of the machine and never a parameter: they share the rows of one global batch, each computes the
-loss of its own rows, and the gradient is that of the whole batch.
+Their number is a property of the machine and never a parameter: they share the rows of one global batch, each computes
+the loss of its own rows, and the gradient is that of the whole batch.
 """
 
 import os
@@ -105,8 +105,8 @@ def require_fit(config: LoopConfig, device: Device, ranks: Ranks) -> None:
             f"batch: {config.batch} rows for {ranks.size} processes (PLM_RANKS, or torchrun); expected a multiple of "
             f"{ranks.size}"
         )
-    # With ddp, one without bfloat16 would train in float32 beside the others; with fsdp it would end or hang them.
-    # Other differences between GPUs only cost time.
+    # With ddp, a process without bfloat16 would train in float32; with fsdp it would crash or hang the others. Other
+    # differences between GPUs only cost time.
     facts = {
         "torch": torch.__version__,
         "bfloat16": device.bfloat16 or config.precision != "bfloat16",

@@ -2,14 +2,15 @@
 
 Used on a section of the parameters before it is read. Keys that the section contains always take precedence.
 
-**Minutes.** In little time a model learns most if few and narrow layers read much text. How that changes with more time
-is measured and not derived from a rule: a recipe is the best of the shapes, batches and rates that were compared at
-about that time on one core (``tests/bench/LOG.md``), with a tokenizer of 8,192 pieces. Those of 60 minutes are
-measured, but not compared with others. Embeddings start from neighbours; GPT and BERT of 20 minutes were compared
-without. A recipe gives its time in steps: on another machine the same run takes a different time, and learns the same.
+**Minutes.** In a short time, a model learns most if it has few, narrow layers that read much text. How that changes
+with more time was measured, not derived from a rule: a recipe is the best of the shapes, batches and rates that were
+compared at about that time on one core (``tests/bench/LOG.md``), with a tokenizer of 8,192 pieces. The recipes for 60
+minutes were measured, but not compared with others. All use ``initial_embeddings: neighbours``; those of GPT and BERT
+for 20 minutes were compared without it. A recipe gives its time in steps: on another machine the same run takes more or
+less time, but learns the same.
 
 With a ``start`` the minutes fill in only the training: rows of 128 tokens without dropout, as many steps as the start's
-own size allows in that time, and half of the rate of a model of its width, warmed up again and lower in lower layers.
+own size allows in that time, and half the rate for its width, with a new warm-up and lower rates in lower layers.
 
 **A depth or a preset.** What it fills in follows from the resulting shape:
 
@@ -52,18 +53,18 @@ REPORTS, VALIDATIONS = 10, 20
 
 
 CORE = 1.3e11
-"""Floating-point operations per second of one core when MiniLM goes on, by 6 for each weight and token."""
+"""FLOP/s of one core in continued pretraining of MiniLM, counting 6 per weight and token."""
 ROW, ROWS = 128, 8
-"""Tokens in a row and rows in a batch when a published model goes on."""
+"""Tokens per row and rows per batch in continued pretraining of a published model."""
 CARRIED_ON_VALIDATIONS = 4
-"""How often it is validated, which takes as long as a few steps."""
+"""How often it is validated; one validation takes as long as a few steps."""
 VOCABULARY = 32_000
-"""About the vocabulary of published models."""
+"""The approximate vocabulary size of published models."""
 AGAIN = 0.5
-"""The peak learning rate of a model that goes on, as a share of that of a model from scratch."""
+"""The peak learning rate of continued pretraining, as a share of that of a model from scratch."""
 LOWEST = 0.12
-"""The rate of its lowest layer, as a share of that of its highest. With the same rate for all it forgets what it knew
-about other tasks."""
+"""Its rate in the lowest layer, as a share of that in the highest. With one rate for all layers, a model forgets what
+it knew about other tasks."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def block_weights(layers: int, width: int) -> int:
 
 
 def operations(section: Mapping[str, Any], vocabulary: int) -> float:
-    """Those of a step of a section without ``size``: 6 for each weight and token, and for each that is predicted."""
+    """FLOPs of a step of a section without ``size``: 6 per weight and token (output layer: predicted token)."""
     model = section["model"]
     share = section["objective"].get("rate", 1.0)
     weights = block_weights(model["layers"], model["width"]) + share * vocabulary * model["width"]
@@ -253,9 +254,9 @@ def fill_in_size(section: Any, where: str) -> Any:
         whole = recipe["training"]
         filled = dict(whole["optimizer"])
         if type(steps := training.get("steps")) is int:
-            # In fewer steps than the recipe's the warm-up takes the same share of them.
+            # With fewer steps than the recipe's, the warm-up takes the same share of them.
             filled["warmup_steps"] = filled["warmup_steps"] * min(steps, whole["steps"]) // whole["steps"]
-        # A rate belongs to its kind of optimizer, a decay's share to its schedule.
+        # A learning rate is only valid for its optimizer, a decay fraction for its schedule.
         if optimizer.get("name", filled["name"]) != filled["name"] and "learning_rate" not in optimizer:
             raise UserError(
                 f"{where}.training.optimizer.learning_rate: missing; expected together with name "

@@ -42,11 +42,11 @@ class Saved:
 
     folder: Path
     progress: dict[str, Any]
-    """What of the state is no tensor, as ``Snapshots.save`` was given it."""
+    """The rest of the state, without tensors, as given to ``Snapshots.save``."""
     ranks: Ranks
 
     def shapes(self, prefix: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-        """The tensors whose names begin with ``prefix``: global shapes and types."""
+        """The global shapes and dtypes of the tensors whose names begin with ``prefix``."""
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -55,7 +55,7 @@ class Saved:
         return {name: (m.size, m.properties.dtype) for name, m in chosen.items()}
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
-        """Copy the saved values into tensors of their names, sharded or not."""
+        """Copy the saved values into the tensors with the same names, sharded or not."""
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
         from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -75,7 +75,7 @@ class Snapshots:
         self._stager: DefaultStager | None = None
         self._newest: tuple[int, int] | None = None
         """The step of the last snapshot begun, and the number of rollbacks before it."""
-        # torch warns so whenever a single process saves or loads.
+        # torch gives this warning whenever a single process saves or loads.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
 
     def save(
@@ -85,8 +85,8 @@ class Snapshots:
 
         ``progress`` is the rest of the state, as JSON: ``step``, ``rollbacks`` and whatever else belongs to it.
         Snapshots whose step is a multiple of ``every`` are periodic; the newest of them is kept as well. One that
-        cannot be written causes a warning, and earlier ones stay: call ``wait`` to get an error. The state that was
-        saved last is not written again.
+        cannot be written causes a warning, and earlier ones stay: call ``wait`` to get an error. A state that was just
+        saved is not written again.
         """
         step = progress["step"]
         if self._newest == (newest := (step, len(progress["rollbacks"]))):
@@ -98,7 +98,7 @@ class Snapshots:
         self._stager = self._stager or _stager(torch.cuda.is_available())
         try:
             copied = self._stager.stage(live)
-        except RuntimeError:  # the system does not allow to pin this much
+        except RuntimeError:  # the system does not allow this much pinned memory
             self._stager = _stager(False)
             copied = self._stager.stage(live)
         self._newest = newest
@@ -121,8 +121,9 @@ class Snapshots:
         is damaged is removed with a warning, and the one before it is used."""
         self.settle()
         chosen = -1
+        # One process chooses for all: while it cleans up, the others may see other folders.
         if self._ranks.first:
-            # What a crash has left: a partial snapshot, or one that was about to be replaced.
+            # Left over from a crash: a partial snapshot, or one that was about to be replaced.
             for old in self.folder.glob(".step-*.old"):
                 if not (self.folder / old.name.split(".")[1]).exists():
                     old.rename(self.folder / old.name.split(".")[1])
@@ -176,7 +177,7 @@ class Snapshots:
         from torch.distributed.checkpoint.state_dict_saver import save
 
         with contextlib.ExitStack() as stack:
-            # The first process makes the folder, and tells the others where, or that there is none.
+            # The first process creates the folder and tells the others its path, or that it failed.
             where: list[Path | None] = [None]
             problem: OSError | None = None
             if self._ranks.first:

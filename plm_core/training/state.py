@@ -1,6 +1,6 @@
 """The state of a run between two steps: everything that a snapshot keeps, each part with one owner.
 
-Randomness and the order of the data are functions of (seed, step), and no part of it.
+Randomness and the order of the data are functions of (seed, step), and therefore not part of it.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class TrainState:
         return tensors | {f"carry.{i}": self._ranks.sharded(tensor) for i, tensor in carry}
 
     def state_dict(self) -> dict[str, Any]:
-        """The rest, as JSON."""
+        """The rest of the state, as JSON."""
         return {"step": self.step, "accumulation": len(self.carries) * self._ranks.size}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class RunState:
     def restore(self, saved: Saved) -> None:
         """Restore the state from a snapshot, which any number of processes may have written."""
         state, ranks = self.state, saved.ranks
-        self.best.keep(0)  # new tensors to fill: the old ones may still be being written
+        self.best.keep(0)  # new tensors to fill: a snapshot may still be writing the old ones
         device = next(state.model.parameters()).device
         shapes = sorted(saved.shapes("carry.").items(), key=lambda item: int(item[0].removeprefix("carry.")))
         carry = [
@@ -96,7 +96,7 @@ class RunState:
         Raises:
             Unfit: there is no such snapshot.
         """
-        # The snapshot is older: restoring it would lose these.
+        # The snapshot is older than these: restoring it would lose them.
         anomalies, rollbacks = self.anomalies.anomalies, self.anomalies.rollbacks
         parts = len(self.state.carries)
         step = anomalies[-1]
@@ -112,7 +112,7 @@ class RunState:
 
 
 def join_carries(carries: list[Carry | None]) -> Carry | None:
-    """The carries of all micro-batches as one: copies, because a snapshot cannot be made of a part of a storage."""
+    """The carries of all micro-batches as one: copies, because a snapshot cannot store a view of a larger tensor."""
     if carries[0] is None:
         return None
     return tuple(torch.cat(parts) for parts in zip(*(carry or () for carry in carries), strict=True))

@@ -20,7 +20,7 @@ from plm_core.training.state import TrainState, join_carries
 from plm_core.training.training_config import LoopConfig
 
 Seeds = Callable[[int], int]
-"""The randomness of a step: from the number of a micro-batch, over all processes, to the seed of its dropout."""
+"""The randomness of a step: from the number of a micro-batch, counted over all processes, to its dropout seed."""
 
 Evaluate = Callable[[Batch, Carry | None], Loss]
 """The loss of rows that continue those of a previous call, without a gradient."""
@@ -46,20 +46,20 @@ class TrainStep:
     def __call__(self, state: TrainState, batch: Batch, rate: float, seeds: Seeds) -> StepResult:
         """Update ``state`` with the gradient of the global batch, of which ``batch`` has the rows of this process.
 
-        An update that the anomaly monitor finds wrong is left out: only the number of steps changes.
+        An update that the anomaly monitor rejects is skipped: the step counts, but no weight changes.
         """
-        # The rows. Their targets are counted while they are still on the CPU: no wait for a GPU.
+        # The rows. Targets are counted while they are still on the CPU, to avoid waiting for the GPU.
         num_targets = int(self.ranks.sum(batch.num_targets.double()))
         rows = batch.to(self.device.device)
         self.speed.lap("data")
 
-        # Forward and backward; each time memory runs out, again with twice as many micro-batches.
+        # Forward and backward; whenever memory runs out, again with twice as many micro-batches.
         while True:
             try:
                 nll, carries = self._passes(state, rows, num_targets, seeds)
                 break
             except RuntimeError as error:
-                # Several processes would have to agree, in the middle of a step in which the others have not failed.
+                # Several processes cannot agree on it: the others have not failed, and are in the middle of the step.
                 self._split(state, _reason(error), agreed=self.ranks.size == 1)
             self._clear()
 
@@ -71,7 +71,7 @@ class TrainStep:
             state.carries = carries
         else:
             state.model.zero_grad(set_to_none=True)
-            # A model's memory does not hold the text before the next batch.
+            # Empty the model's memory: it does not hold the text right before the next batch.
             state.carries = [None] * len(state.carries)
         state.step += 1
         self.speed.lap("optimizer")
@@ -92,7 +92,7 @@ class TrainStep:
                 with self.device.autocast(self.config.precision):
                     loss = self.loss(micro_batch, state.carries[part])
                 self.speed.lap("forward")
-                # Divided by the predictions of the global batch, so that micro-batches and processes just add up.
+                # Divided by the global batch's predictions, so that gradients of micro-batches and processes add up.
                 self.loss.add_gradient(loss, num_targets)
                 self.speed.lap("backward")
             nll = nll + loss.nll.detach()
@@ -100,7 +100,7 @@ class TrainStep:
         return nll, carries
 
     def evaluate(self, state: TrainState, rows: Batch, carry: Carry | None) -> Loss:
-        """The loss on rows that every process has, in the precision of a step and in micro-batches of at most its size.
+        """The loss on rows that all processes have, in a step's precision and micro-batches no larger than its own.
 
         If the rows can be shared evenly, each process computes its share, and ``carry`` belongs to that share.
         """
@@ -109,8 +109,8 @@ class TrainStep:
         if shared:
             rows = list(rows.split(self.ranks.size))[self.ranks.rank]
 
-        # The losses of micro-batches, which are smaller each time memory runs out. Those of a step stay as they are:
-        # a step that is replayed keeps its memory, and only the rest is left for these.
+        # The losses of micro-batches, which shrink each time memory runs out. The micro-batches of training keep their
+        # size: a replayed CUDA graph keeps its memory, so validation may have less.
         while True:
             at_once = min(len(rows.inputs), state.rows // len(state.carries), self.evaluated_at_once)
             parts = -(-len(rows.inputs) // at_once)
@@ -121,7 +121,7 @@ class TrainStep:
                 break
             except RuntimeError as error:
                 reason = _reason(error)
-            # Processes communicate only behind these passes, unless weights are sharded: the others wait there.
+            # The others wait after these passes, so this process may retry alone; with sharded weights, within them.
             _require_smaller(state, at_once, reason, agreed=not self.ranks.sharding)
             self.evaluated_at_once = at_once // 2
             warnings.warn(
@@ -153,7 +153,7 @@ class TrainStep:
 
     def _lacking(self, state: TrainState, batch: Batch) -> str | None:
         """The error if this process runs out of memory on a micro-batch; None if it fits."""
-        # The first micro-batch represents all, but is tried twice: from the second on, gradients exist already.
+        # The first micro-batch stands for all, but is tried twice: from the second on, gradients take memory too.
         state.model.train()
         rows = next(batch.split(len(state.carries))).to(self.device.device)
         try:
@@ -183,7 +183,7 @@ class TrainStep:
         self.loss.model.zero_grad(set_to_none=True)
         if self.device.device.type == "cuda":
             if self.config.compile and self.ranks.size == 1:
-                # A captured graph that ran out of memory may be broken, and the compiled function would use it.
+                # A captured graph that ran out of memory may be broken, and the compiled function would use it again.
                 torch.compiler.reset()
             torch.cuda.empty_cache()
 

@@ -26,9 +26,9 @@ class OptimizerConfig:
     name: Literal["adamw", "muon"] = "adamw"
     """``muon``: Muon for the matrices of the blocks (``hidden_matrices``), AdamW for the rest."""
     schedule: Literal["cosine", "linear", "wsd"] = "cosine"
-    """How the learning rate falls after the warm-up (``schedule.learning_rate_at``)."""
+    """How the learning rate falls after the warm-up (``learning_rate_at``)."""
     decay_fraction: PositiveShare = DECAY_FRACTION
-    """The share of the steps after the warm-up, at the end, in which the rate of ``wsd`` falls; only for ``wsd``."""
+    """The last share of the steps after the warm-up, in which the rate falls; only for ``wsd``."""
     final_fraction: Share = 0.1
     """The learning rate of the last step, as a fraction of the peak."""
     weight_decay: NonNegativeFloat = 0.1
@@ -44,8 +44,8 @@ class OptimizerConfig:
     clip_norm: PositiveFloat = 1.0
     """The largest 2-norm of the gradient over all parameters; a longer one is scaled down to it."""
     head_steps: NonNegativeInt = 0
-    """In so many first steps only what follows the blocks is trained, such as a head that a published model lacks, so
-    that its random weights do not disturb the rest (Howard and Ruder 2018, section 3.3). See ``above_blocks``."""
+    """For this many steps at first, only what follows the blocks is trained, such as a new head on a published model,
+    so that its random weights do not disturb the rest (Howard and Ruder 2018, section 3.3). See ``above_blocks``."""
     layer_decay: PositiveShare = 1.0
     """Each layer's rate as a fraction of the rate of the layer above: below 1, fine-tuning changes the lower layers
     less (Howard and Ruder 2018, section 3.2). See ``rate_scales``."""
@@ -78,8 +78,8 @@ class AnomalyConfig:
     ``rollback`` returns to the last periodic snapshot and skips the batches read since (Chowdhery et al. 2022, section
     5.1). Both check each step before its update, which waits for the GPU; ``stop`` checks at reports."""
     sigmas: PositiveFloat | None = None
-    """A loss or gradient norm this many standard deviations above the mean of the previous steps is an anomaly too;
-    null: only one that is not finite. OLMo-core uses 6, and a window of 128."""
+    """A loss or gradient norm this many standard deviations above the mean of the previous steps is also an anomaly;
+    null: only one that is not finite. OLMo-core uses 6 and a window of 128."""
     window: Annotated[int, Field(ge=4)] = 128
     """The number of previous steps to compare with; at least half of them are needed."""
     limit: NonNegativeInt = 10
@@ -93,30 +93,30 @@ class LoopConfig:
     seed: int
     """The seed of the initial weights, the order of the data and the dropout masks."""
     steps: NonNegativeInt
-    """The number of updates of the weights; 0, with a ``start``, for that model itself, to be judged as it is."""
+    """The number of weight updates; 0, only with a ``start``, evaluates that model as it is."""
     batch: PositiveInt
     """The rows of the global batch, independent of accumulation and the number of processes."""
     optimizer: OptimizerConfig
     """The optimizer and its learning rate."""
     minutes: PositiveFloat | None = None
     """A time budget: the learning rate falls with the clock, or with the steps if they end sooner, and the run ends
-    when the time is up. It counts from the first step, validation and snapshots included, and continues after an
-    interruption. How far such a run gets depends on the machine: its result is not reproducible."""
+    when time is up. Time counts from the first step, validation and snapshots included, and continues after an
+    interruption. How far such a run gets depends on the machine, so its result is not reproducible."""
     accumulation: PositiveInt = 1
     """Gradient accumulation: into how many micro-batches a batch is split to save memory; must divide ``batch``.
-    Several processes share them."""
+    Several processes divide the micro-batches among themselves."""
     precision: Precision = "float32"
     """The precision of the forward pass; ``bfloat16`` falls back to ``float32`` if the hardware lacks it."""
     compile: bool = False
     """Compile the loss function (torch.compile): faster steps after a first one that takes half a minute (one or two
-    minutes on a GPU), or a few seconds if the same was compiled before. A parameter, because it changes how sums are
-    rounded. Validation is not compiled. Falls back to false, with a warning, on a machine without a C++ compiler. If
+    minutes on a GPU), or a few seconds if the same code was compiled before. It is a parameter because it changes
+    rounding. Validation is not compiled. Falls back to false, with a warning, on a machine without a C++ compiler. If
     the weights are sharded, only the blocks are compiled, one by one."""
     activation_checkpointing: bool = False
     """Keep only the inputs of each block, and recompute the rest in the backward pass (Chen et al. 2016): the same
     results with far less memory, in steps that take about a third longer."""
     deterministic: bool = False
-    """On a GPU, use only kernels that repeat bit by bit, some of which are slower. On a CPU they always do."""
+    """On a GPU, use only bitwise reproducible kernels, some of which are slower. On a CPU they always are."""
     anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
     """What happens when a loss is not finite or spikes."""
     report_every: PositiveInt = 10
@@ -130,7 +130,7 @@ class LoopConfig:
 
     @property
     def order_seed(self) -> int:
-        """The seed of the order of the data: a batch depends on it and the step alone."""
+        """The seed of the order of the data: a batch depends only on this and the step."""
         return stream_seed(self.seed, "order")
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from plm_core.training.device import prepare
 from tasks.runtime.stage import main
 
 MOST_TOKENS = 48
-"""More could not be distinguished."""
+"""More could not be told apart in the picture."""
 PITCH, SMALLEST = 0.125, 1.6
 """Inches: from token to token, and the shortest side of a map."""
 
@@ -59,7 +59,7 @@ def attend(
     L, H, T, _ = maps.shape
     side = max(SMALLEST, PITCH * T)
     width, height = side * H + 2.2, side * L + 1.8
-    # In points. A large grid is viewed from further away, but token labels are always read up close.
+    # In points: a large grid is viewed from further away, whereas token labels are always read up close.
     names = max(9.0, 4 * side)
     heading = min(40.0, max(11.0, width))
     figure, grid = pyplot.subplots(L, H, figsize=(width, height), squeeze=False, layout="constrained")

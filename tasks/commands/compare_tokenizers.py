@@ -46,7 +46,7 @@ def compare(
     made: Annotated[list[Path] | None, Option("--given", help="Measure this one too: a file or a folder.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
-    """Train and measure tokenizers of several kinds and sizes, and given ones, and print tables, or all of it as JSON.
+    """Train tokenizers of several kinds and sizes; measure these and given ones; print tables, or all of it as JSON.
 
     Raises:
         UserError: nothing is asked for, there is no such kind, a split or a tokenizer is missing, or the validation

@@ -1,8 +1,8 @@
 """The `embed` command: texts as vectors. `python -m tasks.commands.embed FILE --checkpoint DIR --output OUT.parquet`.
 
 Parts of the file are embedded one by one, and kept beside the output until all are there: after an interruption the
-same command goes on with the first that is missing. Which texts are in a part depends on the file alone, so that the
-output has the same bytes.
+same command continues with the first that is missing. Which texts are in a part depends on the file alone, so the
+output always has the same bytes.
 """
 
 import shutil
@@ -30,9 +30,9 @@ from tasks.runtime.stage import main
 TASK = TASKS["passages"].task
 SCHEMA = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32())), ("cut", pa.bool_())])
 TEXTS = 1024
-"""A part has so many texts,"""
+"""A part ends after this many texts,"""
 CHARACTERS = 1 << 22
-"""or fewer that have so many characters."""
+"""or as soon as they have this many characters."""
 BATCH = 32
 
 
@@ -40,9 +40,9 @@ def embed(
     file: Annotated[Path, Argument(help="Embed the texts of this file.")],
     folder: Annotated[Path, Option("--checkpoint", help="Use the checkpoint in this folder.")],
     output: Annotated[Path, Option(help="Write this Parquet file.")],
-    text: Annotated[str, Option(help="The column of the text.")] = "text",
+    text: Annotated[str, Option(help="Read the text from this column.")] = "text",
 ) -> None:
-    """Write a vector of length 1 for each text: the mean of the states that the model has of its tokens.
+    """Write a vector of length 1 for each text: the mean of the model's states for its tokens.
 
     The columns are ``id`` (the column of this name, or the number of the line or row), ``vector`` (float32) and
     ``cut`` (whether the text was longer than the model's context, and its end was not read).

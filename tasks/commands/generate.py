@@ -38,7 +38,7 @@ def generate(
     window = loaded.model.config.context + getattr(loaded.model.config, "memory", 0)
     for tokens in (len(loaded.tokenizer.encode(prompt)) for prompt in prompts):
         if tokens == 0:
-            print("note: the prompt is empty: the model begins a text of its own", file=sys.stderr)
+            print("note: the prompt is empty, so the model begins a text of its own", file=sys.stderr)
         if tokens > window:
             reads = f"the model reads at most the last {window:,}"
             print(f"note: the prompt has {tokens:,} tokens; {reads}", file=sys.stderr)

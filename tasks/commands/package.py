@@ -8,8 +8,8 @@ which models are compared. These versions and those to try are then loaded, and 
 "passing": whether a retry may succeed}``. MLflow's store is that of ``MLFLOW_TRACKING_URI``, the experiment that of
 ``MLFLOW_EXPERIMENT_NAME``.
 
-Slow imports and look-ups are done here, once, but none of our modules: all work is done in forks of this process. A
-fork that tries a version proves that it works with the code it carries, because it may load none of the checkout's.
+Slow imports and look-ups are done here, once, but our own modules are not imported: all work is done in forks of this
+process. So a fork that tries a version proves that it works with the code that it carries, not with the checkout's.
 """
 
 import errno
@@ -43,7 +43,7 @@ from mlflow.utils.requirements_utils import warn_dependency_requirement_mismatch
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pydantic", "safetensors", "torch")
 """What ``serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
 READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
-"""And the library that reads the checkpoint's tokenizer, by its file."""
+"""The library that reads the checkpoint's tokenizer, by the tokenizer's file; it is needed as well."""
 
 TRIAL = pd.DataFrame([{"text": "The state of the union is"}]), {"max_new_tokens": 8}
 """The request that a version must answer to prove that it works."""
@@ -54,8 +54,8 @@ LOG_S = 3600.0
 UNJUDGED = "Not judged by the gate. If that was tried, the tag `gate.reasons` says why it failed."
 """The description of a version until the gate has written another one."""
 MODEL = """Each new checkpoint of the pipeline is a version here. Open one for its decision record: what the gate \
-compared, and why it decided so. The alias `champion` is the model in use, `challenger` the last one that the gate \
-judged and that is not.
+compared, and why it decided so. The alias `champion` is the model in use, `challenger` the last other version that \
+the gate judged.
 
 On the command line: `plm status` (who is champion and why), `plm compare 1 3`, `plm promote 3 --reason "..."`, \
 `plm rollback --reason "..."`. The ledger of all decisions is the experiment with `-decisions` in its name."""

@@ -151,7 +151,7 @@ def _documents(store: TokenStore, spans: list[TokenRange]) -> Iterator[dict[str,
 
 
 def _word(tokenizer: Tokenizer, token: int) -> str:
-    """A token as people read it: a special one without its brackets, and its piece if it has no text of its own."""
+    """A token for people: without brackets if it is a special one, and as its piece if it has no text of its own."""
     if token < len(PIECES):
         return PIECES[token].strip("<>")
     text = tokenizer.decode([token]).replace("\n", "↵")

@@ -18,9 +18,9 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 MAX_NEW_TOKENS = 1024
 MAX_TEXTS = 64
-"""At most, in one request."""
+"""The most texts in one request."""
 MAX_CHARACTERS = 20_000
-"""At most, in each text; all of it is scored."""
+"""The most characters in each text; all of it is scored."""
 
 
 class Unrecognized(logging.Filter):

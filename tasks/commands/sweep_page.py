@@ -1,4 +1,4 @@
-"""The page of a sweep: ``python -m tasks.commands.sweep_page FOLDER``. ``plm sweep`` runs it at its end.
+"""The page of a sweep: ``python -m tasks.commands.sweep_page FOLDER``. ``plm sweep`` runs it when the trials are over.
 
 FOLDER has the sweep's ``trials.json`` and Optuna's study, which Optuna plots.
 """

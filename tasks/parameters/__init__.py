@@ -1,1 +1,1 @@
-"""The settings of stages: parameters, tags, and the machine's environment."""
+"""What stages are given: sections of params.yaml, edits of them, and limits from the environment."""

@@ -1,6 +1,6 @@
 """Changes parameters in the text of their file; everything else in it, including comments, stays.
 
-ruamel.yaml, which keeps comments too, moves those behind anchors and ``null``.
+Not with ruamel.yaml: it keeps comments too, but moves those behind anchors and ``null``.
 """
 
 import re

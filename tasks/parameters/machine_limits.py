@@ -1,4 +1,4 @@
-"""Limits of the machine, from the environment: facts about the machine are not parameters."""
+"""Limits from the environment (GPUs, budget, price): facts about a machine are not parameters."""
 
 import math
 import os
@@ -36,11 +36,8 @@ def budget() -> float | None:
 
 
 def price() -> float | None:
-    """The price of an hour of this machine, in any currency: ``PLM_PRICE_PER_HOUR``; None if it is not set.
-
-    Raises:
-        UserError: it is not a number from 0 upwards.
-    """
+    """The price of an hour of this machine, in any currency: ``PLM_PRICE_PER_HOUR``; None if it is not set. Raises
+    UserError: it is not a number from 0 upwards."""
     return _amount("PLM_PRICE_PER_HOUR", lambda number: number >= 0, "a number from 0 upwards, such as 2.49")
 
 

@@ -20,7 +20,7 @@ from tasks.parameters import stage_parameters
 
 @section
 class StartConfig:
-    """Section ``pretrain.<name>.start``: because of the digest, DVC notices a change of the checkpoint."""
+    """Section ``pretrain.<name>.start``; the digest is there so that DVC notices a change of the checkpoint."""
 
     checkpoint: str
     """A checkpoint's folder, such as ``plm import`` writes; ``architecture`` and ``model`` must match it."""
@@ -45,11 +45,11 @@ class PretrainConfig:
     start: StartConfig | None = None
     """The checkpoint whose weights and tokenizer training starts from; null to start from random weights."""
     lora: LoRAConfig | None = None
-    """Only with a ``start``: train what follows the blocks, and small additions to their matrices, which are added to
-    them in the end; null to train all weights."""
+    """Only with a ``start``: train what follows the blocks, and small additions to their matrices, which are merged
+    into these at the end; null to train all weights."""
     row_length: PositiveInt | None = None
-    """The tokens of a row of a batch, at most ``model.context``, which is the default. Short rows cost less (Devlin et
-    al. 2019, appendix A.2)."""
+    """The number of tokens in a row of a batch, at most ``model.context``, which is the default. Short rows cost less
+    (Devlin et al. 2019, appendix A.2)."""
 
     def __post_init__(self) -> None:
         if "vocab_size" in self.model:

@@ -13,7 +13,7 @@ from plm_core.shared.params_file import read as read
 
 T = TypeVar("T")
 MADE = (paths.MODELS, paths.FINETUNED, paths.TOKENIZERS)
-"""Inputs that are not data."""
+"""Inputs that the pipeline has made from data, and that are not data themselves."""
 
 
 def has_value(name: str, value: object) -> bool:
@@ -56,7 +56,7 @@ def models() -> dict[str, str]:
     """The sections of ``pretrain`` that are trained, each with the section of ``tokenizers`` that it is trained with.
 
     Raises:
-        UserError: for anything else, or a tokenizer that is no section.
+        UserError: the parameter is anything else, or names a tokenizer that has no section.
     """
     value = read("models")
     if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):

@@ -1,7 +1,7 @@
 """The page on what training runs cost: ``python -m tasks.reporting.cost_page``.
 
-Written by the stage report, and by ``plm run`` at its end, when MLflow knows the runs. Not by training stages, which
-would depend on the wording of a page.
+Written by the stage report, and by ``plm run`` at its end, when MLflow knows the runs. Not by training stages: they
+would have to run again whenever the wording of the page changes.
 """
 
 import sys

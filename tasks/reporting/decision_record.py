@@ -52,7 +52,7 @@ def record(
     rows = [row for row in decision["table"] if row.get(column) is not None]
     unjudged: dict[str, list[str]] = {}
     for row in decision["table"]:
-        # A likelihood of another paper, which neither side has, goes without saying.
+        # A likelihood of other papers' models, which neither side has, is not worth a note.
         nobodys = row["verdict"] == "not measured" and {row.get("champion", 0), row.get("challenger")} == {None}
         if (row not in rows or row["note"]) and not nobodys:
             unjudged.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
@@ -95,7 +95,7 @@ def shortened(record: str) -> str:
 
 
 def as_page(record: str) -> str:
-    """All of it in HTML; without links, which do not work in the frame in which MLflow shows a page."""
+    """The whole record as HTML, without links: they do not work in the frame in which MLflow shows a page."""
     return page("tasks/reporting/templates/decision.html.j2", LINK.sub(r"\1", record))
 
 

@@ -47,8 +47,8 @@ def metrics_of(name: str) -> dict[str, Any]:
 def finetuned(
     models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int], share: float
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The figures of the section, and its pictures by file name; ``tasks`` gives the task that each was fine-tuned
-    after. The gate never sees ``share`` of the examples.
+    """The figures of the section, and its pictures by file name. ``tasks`` maps each task to the one that it was
+    fine-tuned after, if any. The gate never sees ``share`` of the examples.
 
     Raises:
         UserError: evidence, examples or slices are missing, damaged or not of the same examples.
@@ -270,7 +270,7 @@ def _confusions(results: Mapping[str, Answers], labels: Sequence[str]) -> str:
 
 
 def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:
-    """The figures of each set of minimal pairs, by models, which are given with their tokenizers, and 5-grams.
+    """The figures of each set of minimal pairs, for the models (given with their tokenizers) and for the 5-grams.
 
     The gate never sees ``share`` of the documents.
     """

@@ -131,7 +131,7 @@ class CostReport:
             self._keep()  # what was spent stays spent, even if this process is killed
 
     def overspent(self) -> str:
-        """That the training run has used up its budget; empty while it may continue."""
+        """The message that the training run has used up its budget; empty while it may continue."""
         if self._budget is None or self._price is None:
             return ""
         self._pay()

@@ -1,4 +1,4 @@
-"""Was it worth it? A model with a start beside that start as it was published, a model from scratch, and words."""
+"""Was it worth it? Compares a model trained further with its start as published, a model from scratch, and words."""
 
 from collections.abc import Mapping
 
@@ -16,9 +16,9 @@ PUBLISHED, SCRATCH = "as published", "from scratch"
 
 
 def worth(models: Mapping[str, str], tasks: Mapping[str, str | None]) -> dict[str, str]:
-    """For each model that goes on from a start, the section of the report that says what that was worth.
+    """For each model that was trained further from a start, the section of the report that says what that was worth.
 
-    ``models`` are given with their tokenizers, ``tasks`` with the task that each was fine-tuned after.
+    ``models`` are given with their tokenizers, ``tasks`` with the task that each was fine-tuned after, if any.
     """
     sections = {model: pretrain_section(model)[0] for model in models}
     seeds = {paths.WORDS_SEED, *stage_parameters.read("finetune.seeds")}
@@ -28,7 +28,7 @@ def worth(models: Mapping[str, str], tasks: Mapping[str, str | None]) -> dict[st
     for model, section in sections.items():
         if section.start is None or not section.training.steps:
             continue
-        # What the model is compared with, under the heading of its column: those that there are.
+        # What the model is compared with, by column heading, as far as such models exist.
         others: dict[str, list[str]] = {PUBLISHED: [], SCRATCH: []}
         for other, its in sections.items():
             if its.start == section.start and not its.training.steps:

@@ -22,7 +22,7 @@ from tasks.parameters import stage_parameters
 OWN_PACKAGES = ("tasks", "plm_core")
 GRAPH = Path("dvc.yaml")
 HALF_WRITTEN = 0.5
-"""Seconds after which a changed section is read again: an editor may have been saving another one."""
+"""Seconds after which a changed section is read again: an editor may just have been saving another section."""
 
 
 class Edited(UserError):
@@ -75,8 +75,7 @@ class Guard:
 
 def loaded_sources() -> list[Path]:
     """The files of the first-party modules that this process has imported, and the templates that it has read, relative
-    to the project.
-    """
+    to the project."""
     root = Path.cwd()
     # Not imported here, or every stage would depend on how templates are filled in.
     templates = getattr(sys.modules.get("plm_core.templates"), "READ", ())

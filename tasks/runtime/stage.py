@@ -98,7 +98,7 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     """Run a task as a process: its one-line error and its exit status are the contract with whoever started it.
 
     The task's signature is the command line. It sees as many GPUs as ``gpus`` says, which nobody else uses meanwhile;
-    under their own torchrun, users share GPUs themselves. What torch compiles is kept below ``artifacts/``.
+    users who start torchrun themselves also divide the GPUs themselves. What torch compiles is kept in ``artifacts/``.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
     # Python's own format has two lines, and one of them is code.
@@ -144,11 +144,11 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
 def _of_the_machine(error: Exception, stage: str) -> str | None:
     """What the machine lacks that made a stage fail, and what to do; None if the machine is not the cause."""
     # What follows CUDA's first line is advice for programmers.
-    reason = (str(error).splitlines() or ["it says nothing"])[0]
+    reason = (str(error).splitlines() or ["no message"])[0]
     gpu = any(name in reason for name in OF_A_GPU)
     if is_out_of_memory(error):
         return f"out of memory: {reason}; {needs_less(stage, gpu)}"
-    # An index that is out of range, say, is a failed assertion of a kernel: a defect, whose place matters.
+    # A failed assertion in a kernel, such as an index out of range, is a defect: it needs the whole traceback.
     if gpu and "assert" not in reason:
         return (
             f"the GPU failed: {reason}; expected one that works (nvidia-smi lists them, CUDA_VISIBLE_DEVICES chooses "
@@ -182,11 +182,11 @@ def deferred_signals() -> Iterator[Callable[[], bool]]:
 Item = TypeVar("Item")
 
 LINE_EVERY_S = 5.0
-"""Seconds between two lines."""
+"""The seconds between two lines, at least."""
 
 
 class Progress:
-    """Says how much of ``total`` is done."""
+    """Prints how much of ``total`` is done, and how long the rest will take."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total = what, total
@@ -194,8 +194,8 @@ class Progress:
         self._before = 0
 
     def counted(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Count the items, which may come in groups: the first took as long as its group, and does not count in the
-        estimate of the time left."""
+        """Count the items. They may come in groups, so the first, which took as long as its whole group, does not count
+        in the estimate of the time left."""
         for done, item in enumerate(items, 1):
             if done == 1:
                 self.resume(1)
@@ -208,7 +208,7 @@ class Progress:
         self._before = done
 
     def update(self, done: int, note: str = "") -> None:
-        """Say, unless that was just done, that ``done`` of the total is done, with a note."""
+        """Print that ``done`` of the total is done, with a note, unless a line was printed just before."""
         now = monotonic()
         if leads() and (done == self._total or now - self._last >= LINE_EVERY_S):
             self._last = now

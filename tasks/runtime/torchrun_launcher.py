@@ -77,7 +77,7 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
         with socket.socket() as probe:  # for a free port
             probe.bind(("", 0))
             meeting = f"{socket.gethostname()}:{probe.getsockname()[1]}"
-        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or restarted processes find addresses of dead ones
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or restarted processes find the addresses of dead ones
         print(f"training on {nodes} nodes; starts when all of them have joined", flush=True)
         request_helpers(
             [
@@ -115,7 +115,7 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
             sys.exit(INTERRUPTED)
         sys.exit(INTERRUPTED if INTERRUPTED in causes else 1)
     except RendezvousClosedError:
-        # Another node has given up while the processes here were to be restarted: their reason is its reason.
+        # Another node has given up while the processes here were about to restart: both failed for the same reason.
         failures = sorted(Path(logs).rglob("failed-*"))
         code, _, reason = failures[0].read_text(encoding="utf-8").partition("\n") if failures else (INTERRUPTED, "", "")
         print(f"error: {reason}" if reason else "interrupted: another node has given up", file=sys.stderr, flush=True)

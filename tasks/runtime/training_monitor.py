@@ -55,7 +55,7 @@ def follow(
         Diverged: the loss is not finite; the message names the dotted parameter, the step and the batch.
         Unfit: the batch does not fit the machine; the message names the dotted parameter.
         Interrupted: SIGTERM or SIGINT arrived; the state of the last step is saved.
-        BudgetSpent: the training run has used up its budget; the state is saved, or was when it started.
+        BudgetSpent: the training run has used up its budget, now or before it started; the state is saved.
         Edited: something that the result depends on has changed; the state is saved too.
     """
     seen: list[StepMetrics] = []
@@ -80,7 +80,7 @@ def follow(
                 if not report.restored and seen and seen[-1].restored and leads():
                     last = f"the last report was after step {seen[-1].step} of {steps}"
                     print(f"{stage.name}: resumed; {last}", flush=True)
-                while seen and seen[-1].step >= report.step:  # a rollback has made these void
+                while seen and seen[-1].step >= report.step:  # undone by a rollback
                     positions -= seen.pop().positions
                 seen.append(report)
                 positions += report.positions
@@ -100,7 +100,7 @@ def follow(
                     stage.guard.check()
                 except Edited as error:
                     edited.append(error)
-        # The loop's errors in the stage's terms.
+        # The loop's errors become the stage's, which name parameters and what to do.
         except Stopped as error:
             if error.reason == Reason.EDITED:  # as the first process noticed
                 raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error

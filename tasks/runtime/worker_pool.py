@@ -43,7 +43,7 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
 
 
 def _discard(folder: Path) -> None:
-    """Delete a folder, renamed first, or what is left of a half-deleted one would be taken for results."""
+    """Rename a folder and then delete it: the rest of a half-deleted one could be mistaken for results."""
     going = folder.with_name(f".{folder.name.lstrip('.')}.going")
     shutil.rmtree(going, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):

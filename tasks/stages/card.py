@@ -110,14 +110,14 @@ def _figures(workers: Pool) -> dict[str, Any]:
         "bytes_by_source": {split: {name: part.bytes for name, part in by.items()} for split, by in splits.items()},
         "languages": dict(Counter(languages).most_common()),
         "metrics": {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in METRICS},
-        # YAML may read as a date what the section takes as text.
+        # Text that looks like a date is a date to YAML, and JSON has none.
         "parameters": json.loads(json.dumps({name: stage_parameters.read(name) for name in SECTIONS}, default=str)),
         "sha256": {path.as_posix(): sha256_path(path) for path in [*FILES, *itertools.chain(*files.values())]},
     }
 
 
 def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Histograms as SVG."""
+    """The histograms of lengths and languages, as SVG by file name."""
     pyplot = plotting()
     pictures = {}
     figure, both = pyplot.subplots(1, 2, figsize=(9.2, 3.2), layout="constrained")

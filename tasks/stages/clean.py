@@ -26,7 +26,7 @@ def clean() -> None:
             print(f"{other}: belongs to no source in the parameters (sources); not read")
         with pool(run, config) as workers:
             results = workers.map("clean", clean_part, [(part, config) for part in parts_of(raw)])
-            # Before the text may be refused, so that people can look at what was removed.
+            # Written before the text is refused, so that people can look at what was removed.
             gather_parts([result / REMOVED for result in results], REMOVALS)
             counts = counts_of(results)
             rules = [name for name in sorted(counts) if re.fullmatch("removed_[a-z]+_[^/]+", name)]

@@ -65,7 +65,7 @@ def evaluate(name: str, checkpoint: Path | None = None, evidence: Path | None = 
             run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
             print(f"{name}: its likelihood is not known, because it was published without a head that predicts words")
             return
-        # First, because one of their texts may be refused.
+        # The samples come first, because one of their texts may be refused.
         sampled = _samples(loaded, config, device)
         result = sum_scores(_measure(loaded, config, device, evidence))
         run.metrics[main_quantity] = result.bits_per_byte
@@ -82,7 +82,7 @@ def evaluate(name: str, checkpoint: Path | None = None, evidence: Path | None = 
         share, longest = copied_shares(written, search_in(TRAIN, workers))
         measures = {"distinct_1": distinct(written, 1), "distinct_2": distinct(written, 2)}
         measures |= {"repeated_4": repetition_share(written, 4), f"copied_{NGRAM}": share}
-        # Those for which the texts are too short are left out.
+        # Measures for which the texts are too short are left out.
         run.metrics |= {name: value for name, value in measures.items() if math.isfinite(value)}
         run.metrics |= {"longest_copy": longest} if written else {}
         atomic_text(samples, json.dumps(sampled, indent=2, ensure_ascii=False) + "\n")

@@ -86,6 +86,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         test = outcome.test
         predicted = outcome.predicted
 
+        # What the gate and the report read, and the model itself.
         evidence = paths.EVIDENCE / name / f"{task_name}.{seed}.csv"
         rows = finetune_results.evidence(task, test.examples, predicted, config.measured(learned_from))
         write_sealed(evidence, TASK_COLUMNS, rows)
@@ -159,6 +160,7 @@ def fit(
     Raises:
         UserError: the examples allow no score, or the model cannot read them.
     """
+    # The examples, refused before training if they allow no score.
     sets = []
     for split in SPLITS:
         most = config.train_examples if split == "train" else config.heldout_examples
@@ -185,6 +187,7 @@ def fit(
     def examples(step: int) -> str:
         return f"the examples {join_names([train_set.examples[train_set.owners[i]].id for i in batching.at(step)])}"
 
+    # Without a head to learn, the pretrained model can already answer: that score shows what training adds.
     untrained = None
     if not len(classifier.head):
         before = predict(classifier, test_set.encoded, loop.batch, device.device)
@@ -195,7 +198,7 @@ def fit(
     else:
         costs = CostReport(run.name, snapshots.folder.name, device)
         reports = follow(training, loop.steps, run, "finetune", examples, costs)
-    # From here on it is a model as any other: without adapters, and its numbers in their own unit.
+    # From here on it is a model like any other: without adapters, and with numbers in their own unit.
     merge(classifier.backbone)
     scale.fold(classifier.head)
     predicted = predict(classifier, test_set.encoded, loop.batch, device.device)

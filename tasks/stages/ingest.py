@@ -46,8 +46,8 @@ def ingest(name: str) -> None:
                     lost[record] = record.lost_bytes
         bad = reasons.total()
 
-        # A source is refused for a file that is a stand-in, for many bytes that are not read, however few records stand
-        # for them, for many bad records, and if nothing is left.
+        # A source is refused if a file is only a pointer (Git LFS), if many bytes are not read (however few records
+        # they amount to), if many records are bad, or if nothing is left.
         share = f"expected a share of at most {source.max_quarantined} (sources.{name}.max_quarantined)"
         if pointer := first.get("lfs_pointer"):
             raise UserError(f"{pointer.place}: {pointer.detail} (the first of {reasons['lfs_pointer']} such files)")

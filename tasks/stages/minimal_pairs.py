@@ -1,4 +1,4 @@
-"""Stage minimal-pairs: the text of each pair that a model prefers.
+"""Stage minimal-pairs: which text of each pair a model prefers.
 
 `python -m tasks.stages.minimal_pairs <model> <set>`
 

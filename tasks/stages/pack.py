@@ -12,7 +12,7 @@ from tasks.runtime.worker_pool import pool
 
 
 def pack(name: str) -> None:
-    """Write one store of the tokens of tokenizer NAME per split."""
+    """Write the tokens of tokenizer NAME, one store per split."""
     folder = paths.TOKENIZERS / name
     inputs = [paths.CORPUS / "train.parquet", paths.CORPUS / "valid.parquet", folder]
     with stage(f"pack-{name}", [], inputs) as run, pool(run) as workers:

@@ -177,7 +177,7 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
         require_start(config, tokenizer.starts, section)
         start = checkpoint.load(Path(config.start.checkpoint))
         model.load_state_dict(grow_weights(start.model.state_dict(), model.state_dict(), tokenizer))
-        # A head that was drawn has no steps to lose on which tokens are frequent.
+        # A head with random weights should not spend its few steps on learning which tokens are frequent.
         if config.training.steps and not start.config.predicts and hasattr(model, "bias"):
             begin_with_frequencies(model.bias, text)
         if config.lora:

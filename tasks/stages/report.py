@@ -1,4 +1,4 @@
-"""Stage report: one page, Markdown and HTML with everything in it. The same results give the same bytes."""
+"""Stage report: one page with all results, as Markdown and as HTML. The same results give the same bytes."""
 
 import csv
 import json
@@ -70,7 +70,7 @@ def report() -> None:
 
 
 def _likelihoods(evaluated: dict[str, dict[str, Any]], spelled_by: Mapping[str, str]) -> dict[str, Any]:
-    """The columns of the table, each with its cells by model, what the quantities are, and rows of simple models."""
+    """The columns of the table (each with its cells by model), what they measure, and the rows of simple models."""
     names = dict.fromkeys(name for figures in evaluated.values() for name in figures if name.endswith("bits_per_byte"))
     columns = {name: _best(_cells(evaluated, name, ".4f")) for name in names}
     if any("perplexity" in figures for figures in evaluated.values()):

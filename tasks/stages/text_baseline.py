@@ -56,7 +56,7 @@ def text_baseline(name: str) -> None:
         documents = list(read_documents(TEST))
         ids = tokenizer.encode_batch([document.text for document in documents])
         sizes = [len(document.text.encode()) for document in documents]
-        # That of models which predict each token from those before it.
+        # The likelihood of models that predict each token from those before it.
         likelihood = next(o.likelihood.name for o in OBJECTIVES.values() if o.perplexity)
         quantity, recorded = named(likelihood, tokenizer), in_evidence(likelihood, tokenizer)
         figures = {}
@@ -94,8 +94,8 @@ def _nats(model: NGrams, texts: Sequence[np.ndarray], last: int | None = None) -
 
 
 def _compressed(before: bytes, documents: Sequence[Document]) -> tuple[float, float]:
-    """The bits per byte of PPMd after a text, and the share of the documents that it was given: what fits, evenly
-    spread."""
+    """The bits per byte of PPMd after the text ``before``, and the share of the documents that it was given: as many as
+    fit, evenly spread."""
     whole = _joined(documents)
     room = max(LEAST, ROOM - len(before))
     text = _joined(documents[:: -(-len(whole) // room)])[:room]

@@ -1,4 +1,4 @@
-"""Stage tokenizer: one of the training split, and measures of its vocabulary.
+"""Stage tokenizer: trains a tokenizer on the training split, or takes a given one, and measures its vocabulary.
 
 `python -m tasks.stages.tokenizer <name>`
 """

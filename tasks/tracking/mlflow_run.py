@@ -158,7 +158,7 @@ class Run:
                 raise LookupError(f"the parent's run does not exist yet ({path})")
         if parent:
             tags["mlflow.parentRunId"] = parent
-        name = self.opening.get("name", key)  # a journal with a damaged beginning is shown as far as possible
+        name = self.opening.get("name", key)  # of a journal with a damaged beginning, as much as possible is shown
         run = self.client.create_run(self.experiment, self.opening.get("start_time"), tags, name)
         self.id = run.info.run_id
         return self.id
@@ -210,7 +210,7 @@ def connect() -> tuple[MlflowClient, str]:
     mlflow.set_tracking_uri(uri)
     with exclusive(uri, create):
         client = MlflowClient()
-        # On a server another checkout may be faster: this fails then, and finds it the next time.
+        # On a server, another checkout may create it first: then this fails, and finds it at the next try.
         experiment, present = mlflow_stores.experiment(client, uri, name)
         views = _views()
         wanted = {f"mlflow.sharedViewState.{name}": view.tag() for name, view in views.items()}

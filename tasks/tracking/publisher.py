@@ -1,9 +1,9 @@
-"""Publishes journals in MLflow: ``python -m tasks.tracking.publisher``, one process for a checkout and an MLflow.
+"""Publishes journals in MLflow: ``python -m tasks.tracking.publisher``, one process per checkout and MLflow.
 
-It publishes the living runs that are meant for its MLflow, and all that have ended. It exits when MLflow has what has
-ended, or is unreachable: `plm run` starts it so. A stage that is started by hand starts it with ``--serve``: it ends a
-while after the last run. A pipeline starts it with ``--follow KEY``: it ends after that run. A problem here is a line
-on stderr, and never ends a stage.
+It publishes the running runs that are meant for its MLflow, and all that have ended. As `plm run` starts it, it exits
+when MLflow has all that have ended, or is unreachable. With ``--serve``, as a stage started by hand starts it, it exits
+a while after the last run; with ``--follow KEY``, as a pipeline starts it, after that run. A problem here is a line on
+stderr, and never ends a stage.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ EVERY_S = (2.0, 30.0)
 interval, so that a stage of 10 s has points, and the longest; in between, a twentieth of the run's age."""
 
 RETRY_S = 2.0
-"""When MLflow is tried again that is unreachable, or refuses a run while it accepts others."""
+"""How long to wait before another try when MLflow is unreachable, or refuses a run while it accepts others."""
 
 GRACE_S = 5.0
 """How long a publisher keeps trying when its runs have ended; then it leaves their journals to a later one."""
@@ -72,7 +72,7 @@ class Publisher:
         self._monitor: Any = None
 
     def serve(self) -> bool:
-        """Publish while a run lives that it waits for, and then until MLflow has all others; False if it is away."""
+        """Publish while a run that it waits for is alive, then until MLflow has all others; False if MLflow is away."""
         while True:
             lives, waits = self._round()
             quiet = time.monotonic() - self._progress
@@ -87,7 +87,7 @@ class Publisher:
             time.sleep(TICK_S)
 
     def needed(self) -> bool:
-        """Whether a run lives that it waits for, or one has ended that MLflow lacks."""
+        """Whether a run that it waits for is alive, or MLflow lacks one that has ended."""
         for path in JOURNALS.glob("*.jsonl"):
             with contextlib.suppress(FileNotFoundError):  # another process has just published it
                 lives = is_locked(path)
@@ -96,7 +96,7 @@ class Publisher:
         return False
 
     def _round(self) -> tuple[bool, bool]:
-        """Publish what is due; returns whether a run lives that it waits for, and whether an ended one is left."""
+        """Publish what is due; returns whether a run that it waits for is alive, and whether an ended one is left."""
         for path in sorted(JOURNALS.glob("*.jsonl")):  # oldest first, so that parents come before their children
             with contextlib.suppress(FileNotFoundError):
                 lives = is_locked(path)
@@ -124,7 +124,7 @@ class Publisher:
         return store in (None, self.store) or not (recent or is_locked(publisher_of(store)))
 
     def _publish(self, run: "Run", lives: bool) -> None:
-        """Publish a run if it is due. What MLflow refuses of this one alone does not hold up others."""
+        """Publish a run if it is due. A run that MLflow refuses does not hold up the others."""
         from tasks.tracking.mlflow_run import connect
 
         if time.monotonic() < max(self._retry, run.due if lives or run.failed else 0.0):
@@ -191,7 +191,7 @@ class Publisher:
 
 def main() -> None:
     """Publish as the command line says."""
-    # A signal to the stage's processes is meant for the stage; this one ends when everything is sent.
+    # A signal to the stage's processes is meant for the stage; this process ends when everything is sent.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for name, value in ENVIRONMENT.items():
@@ -206,7 +206,7 @@ def main() -> None:
             connection = connect()
         except UserError as error:
             sys.exit(print(error))
-        except Exception:  # noqa: BLE001 it is told when there is something to send
+        except Exception:  # noqa: BLE001 it is reported once there is something to send
             pass
         print(flush=True)
     publisher = Publisher(mlflow_stores.named(*mlflow_stores.address()), pipeline, connection)
@@ -217,9 +217,9 @@ def main() -> None:
             while not try_lock(lock.fileno()):  # another one publishes what there is
                 if not pipeline or not publisher.needed():
                     return
-            lock.truncate(0)  # what a killed one had to say
+            lock.truncate(0)  # the trouble that a killed publisher had noted
             sent = publisher.serve()
-        # A stage that has begun in this moment has seen the lock, and started no other publisher.
+        # A stage that began just now may have seen the lock, and started no publisher of its own.
         again = sent and publisher.needed()
 
 

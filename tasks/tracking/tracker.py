@@ -1,7 +1,7 @@
 """MLflow for one stage process: ``with tracked(...) as tracker``. Every stage uses it, and it never disturbs one.
 
-The stage itself never imports MLflow nor waits for it. It appends what happens to the run's journal
-(``plm_core/shared/run_journal.py``), and a publisher, which it starts unless there is one, brings that to MLflow. So
+The stage itself neither imports MLflow nor waits for it. It appends what happens to the run's journal
+(``plm_core/shared/run_journal.py``), and a publisher, which it starts unless one is running, sends that to MLflow. So
 only the publisher is affected when the server is down or hangs.
 """
 
@@ -107,7 +107,7 @@ class Tracker:
             self._journal.close()
 
     def _send(self, message: Mapping[str, object]) -> None:
-        """Append a message, and what there was no room for before; see that a publisher follows."""
+        """Append a message, after those that found no room before; make sure that a publisher sends them."""
         if not self._open:
             return
         self._unkept.append(message)
@@ -118,16 +118,16 @@ class Tracker:
                 del self._unkept[0]
         except OSError as error:
             if len(self._unkept) == 1:
-                warn(f"no journal ({error}); the stage continues, and MLflow does not show what finds no room")
+                warn(f"no journal ({error}); the stage continues, and what finds no room is missing in MLflow")
         if not (self._journal and self._store and time.monotonic() - self._looked >= LOOK_S):
             return
-        # The journal is there by now: a publisher that is about to end looks for such before it does.
+        # The journal exists by now, and a publisher that is about to end looks for new ones first.
         self._looked = time.monotonic()
         if is_locked(journals.publisher_of(self._store)) or (self._publisher and self._publisher.poll() is None):
             return
         try:
             with (JOURNALS / "publisher.log").open("ab") as log:  # for its warnings
-                # Out of reach of a Ctrl-C for the stage's group, and of whoever waits for the stage's output.
+                # A Ctrl-C for the stage's group does not reach it, and it does not hold the stage's output open.
                 self._publisher = subprocess.Popen(
                     [*PUBLISHER, "--serve"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_its_dry_run_does_every_part_and_all_checks_hold(tmp_path):
+def test_bench_gpu_dry_run_passes_all_checks(tmp_path):
     for name in ("plm_core", "tasks", "params.yaml"):
         (tmp_path / name).symlink_to(ROOT / name)
     script = [sys.executable, str(ROOT / "tests/bench/bench_gpu.py"), "--dry"]

@@ -12,7 +12,7 @@ from plm_core.training.flops import META, on_meta
 from plm_core.training.parallelize import blocks_of
 
 
-def test_a_product_and_a_sum_are_what_they_read_write_and_compute():
+def test_roofline_counts_bytes_and_flops():
     a, b = torch.empty(3, 5, device="meta"), torch.empty(5, 7, device="meta")
     with Work() as work:
         product = a @ b
@@ -35,7 +35,7 @@ def test_no_step_is_faster_than_its_operations_and_none_slower_than_eager(paper)
         assert 0 < least < most <= 100
 
 
-def test_more_minutes_are_for_a_deeper_model_that_reads_its_tokens_in_them():
+def test_roofline_depths_grow_with_minutes():
     head, *lines = depths("H200")
     names = ("minutes", "million weights", "billion tokens")
     minutes, weights, tokens = ([float(line[head.index(name)]) for line in lines] for name in names)

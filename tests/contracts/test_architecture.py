@@ -80,14 +80,14 @@ def test_a_stage_depends_on_the_source_files_that_it_needs_or_on_folders_above_t
 
 
 @pytest.mark.parametrize("stage", ["ingest", "clean", "tokenizer", "pack", "examples", "slices"])
-def test_a_stage_that_moves_text_loads_no_torch_and_what_it_loads_was_foreseen(stage):
+def test_text_stages_import_no_torch(stage):
     modules, files = loaded(stage)
     assert not {"torch", "mlflow", "prefect", "dvc"} & modules
     assert {path for path in files if says_something(path)} <= closure(ROOT / f"tasks/stages/{stage}.py")
 
 
 @pytest.mark.parametrize("stage", GRAPH)
-def test_what_a_stage_reads_is_written_by_another(stage):
+def test_stage_inputs_are_written_by_another_stage(stage):
     outs = [out for other in GRAPH if other != stage for out in listed(other, "outs", "metrics", "plots")]
     for dep in listed(stage, "deps"):
         if dep.startswith("artifacts/"):
@@ -106,7 +106,7 @@ def test_the_graph_and_the_paths_in_the_code_are_the_same():
     assert not any(covers(out, path) or covers(path, out) for out in outs for path in private)
 
 
-def test_every_template_is_named_by_what_fills_it_in():
+def test_every_template_is_named_by_its_code():
     templates = {path for package in PACKAGES for path in (ROOT / package).rglob("*.j2")}
     named = set().union(*(closure(path) for path in SOURCES if "plm_core.templates" in imports(path)))
     assert templates
@@ -175,7 +175,7 @@ def test_an_outside_library_enters_through_its_named_places(library, places):
     assert [user for user in users if not any(covers(place, user) for place in places)] == []
 
 
-def test_what_is_named_and_not_imported_is_there():
+def test_names_resolved_at_run_time_exist():
     for objective in OBJECTIVES.values():
         named = [objective.input_format, objective.decoder, objective.filler, objective.ranker]
         named += [quantity.scorer for quantity in (objective.likelihood, *objective.beside)]
@@ -187,7 +187,7 @@ def test_what_is_named_and_not_imported_is_there():
         assert callable(resolve_name(kind.linear))
 
 
-def test_no_objective_architecture_or_kind_of_task_is_named_where_code_decides():
+def test_code_branches_on_no_objective_or_architecture_name():
     """What is done otherwise for one of them is said in its own file, or in its row of a table."""
     names = {*OBJECTIVES, *MODELS, *KINDS}
     tables = {
@@ -220,11 +220,11 @@ def named_files(path):
         yield from filter(None, (file_of(name) for name in names))
 
 
-def test_no_files_import_each_other_in_whatever_circle():
+def test_no_circular_imports():
     TopologicalSorter({path: {*named_files(path)} & {*SOURCES} for path in SOURCES}).prepare()
 
 
-def test_what_all_have_agreed_on_needs_the_standard_library_yaml_and_the_driver_of_gpus():
+def test_shared_imports_only_standard_library_yaml_and_pynvml():
     for path in (ROOT / "plm_core/shared").glob("*.py"):
         others = {name.split(".")[0] for name in imports(path) if not name.startswith("plm_core")}
         assert others <= sys.stdlib_module_names | {"pynvml", "yaml"}, path
@@ -238,7 +238,7 @@ def test_no_task_imports_another_task():
     assert {path: names for path, names in first.items() if names} == {}
 
 
-def test_every_file_says_what_it_is_and_no_file_of_the_core_catches_whatever_comes():
+def test_files_have_docstrings_and_core_has_no_broad_except():
     violations = []
     for path in SOURCES:
         if not ast.get_docstring(tree(path)):
@@ -265,7 +265,7 @@ def form(value):
     return ast.dump(value)
 
 
-def test_one_statement_names_several_things_only_if_they_are_alike():
+def test_tuple_assignments_are_of_like_values():
     """`rows, columns = len(a), len(b)` reads as one thought and `error, seconds = "", 0.0` as two; B, T are shapes."""
     violations = []
     for path, node in ((file, node) for file in SOURCES for node in ast.walk(tree(file))):
@@ -281,7 +281,7 @@ def test_one_statement_names_several_things_only_if_they_are_alike():
     assert violations == []
 
 
-def test_the_rooms_of_the_core_are_told_as_they_are():
+def test_layer_diagram_matches_the_import_contract():
     diagram = re.search(r"imports go down only:\n\n```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
     rooms = [re.split(r"\s{2,}", line)[0].split(", ") for line in diagram.splitlines()]
     contract = re.search(
@@ -295,7 +295,7 @@ def test_the_rooms_of_the_core_are_told_as_they_are():
     ]
 
 
-def test_no_training_is_run_again_for_the_words_of_a_page():
+def test_training_stages_do_not_depend_on_templates():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     for name in ("pretrain", "finetune", "transfer"):
         assert [file for file in stages[name].get("do", stages[name])["deps"] if file.endswith(".j2")] == []
@@ -329,7 +329,7 @@ def named(node):
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "tests", "infra", "docs"])
-def test_names_say_what_a_value_is(folder):
+def test_names_are_not_vague(folder):
     """These words fit every value, so they name none."""
     vague = [
         f"{relative(path)}:{node.lineno}: {named(node)}"

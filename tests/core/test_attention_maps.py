@@ -56,7 +56,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("name", "objective"), KINDS)
-def test_a_map_has_one_distribution_a_token_and_no_two_heads_look_alike(models, ids, name, objective):
+def test_attention_map_rows_are_distributions(models, ids, name, objective):
     maps = attention_maps(models[name], ids, input_format_of(objective))
     assert maps.shape == (L, H, T, T)
     torch.testing.assert_close(maps.sum(-1), torch.ones(L, H, T, dtype=torch.float64), rtol=1e-12, atol=1e-12)
@@ -89,7 +89,7 @@ def test_the_first_layer_of_xlnet_by_hand(models, ids):
 
 
 @pytest.mark.parametrize("kind", ["none", "causal", "true and false", "added"])
-def test_the_weights_are_those_that_attention_multiplies_values_with(kind):
+def test_attention_map_weights_reproduce_the_output(kind):
     draw = torch.Generator().manual_seed(5)
     q, k, v = (torch.randn(2, H, size, 7, generator=draw, dtype=torch.float64) for size in (5, 13, 13))
     seen = torch.rand(2, 1, 5, 13, generator=draw) < 0.7

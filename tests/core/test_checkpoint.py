@@ -25,7 +25,7 @@ def saved(tmp_path, tokenizer, make_gpt):
     return tmp_path / "gpt", model, config, digest
 
 
-def test_weights_tokenizer_and_description_come_back_unchanged(saved, tokenizer):
+def test_checkpoint_round_trips_weights_and_tokenizer(saved, tokenizer):
     folder, model, config, digest = saved
     loaded = checkpoint.load(folder)
     assert loaded.config == config
@@ -53,7 +53,7 @@ def test_a_checkpoint_describes_itself_without_its_weights_and_older_ones_name_n
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_a_model_of_any_paper_comes_back_whole_and_nothing_is_drawn_for_it(tmp_path, tokenizer, name):
+def test_checkpoint_of_every_architecture_round_trips(tmp_path, tokenizer, name):
     model, _ = make(name, dtype=torch.float32)
     paper = next(paper for paper, entry in MODELS.items() if entry.model is type(model))
     config = checkpoint.CheckpointConfig(1, paper, "causal", vars(model.config), tokenizer.sha256, 99, 5.25)
@@ -92,14 +92,14 @@ def resigned(folder, change):
         (lambda c: c["model"].update(width=3 * 10**12), r"model\.safetensors: does not fit"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_itself_is_refused_by_name(saved, change, place):
+def test_inconsistent_checkpoint_is_refused_by_name(saved, change, place):
     resigned(saved[0], change)
     with pytest.raises(UserError, match=place):
         checkpoint.load(saved[0])
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b'{"format": ' * 20_000, b"7", b"{}"])
-def test_a_description_that_is_none_is_one_line(saved, text):
+def test_invalid_checkpoint_description_is_one_line(saved, text):
     (saved[0] / checkpoint.CONFIG_FILE).write_bytes(text)
     write_checksums(saved[0])
     with pytest.raises(UserError, match=r"config\.json") as caught:
@@ -109,7 +109,7 @@ def test_a_description_that_is_none_is_one_line(saved, text):
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("name", ["head.weight", None])
-def test_weights_that_are_no_numbers_are_refused(saved, tmp_path, tokenizer, name, value):
+def test_checkpoint_refuses_non_finite_weights(saved, tmp_path, tokenizer, name, value):
     _, model, config, _ = saved
     weights = model.state_dict() | {"head.weight": torch.ones(3, 21)}
     weights[name or next(iter(weights))][0, 0] = value

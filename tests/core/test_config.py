@@ -54,7 +54,7 @@ def message(**changes):
     return str(caught.value)
 
 
-def test_values_arrive_in_their_types():
+def test_config_values_arrive_in_their_types():
     given_ = {"pair": [7, 99], "rates": {"x": {"learning_rate": 0.5, "layers": 3}}, "flag": True, "anything": {"k": 1}}
     built = build(**given_)
     assert built == Outer(Inner(1.0), "bpe", ["a", "b"], True, None, (7, 99), {"x": Inner(0.5, 3)}, anything={"k": 1})
@@ -101,7 +101,7 @@ def test_a_wrong_parameter_is_named_with_what_was_found_and_expected(changes, pl
         assert word in text
 
 
-def test_only_sections_are_read_for_others_would_not_be_strict():
+def test_from_dict_reads_sections_only():
     @dataclass
     class Lax:
         layers: int = 5
@@ -131,7 +131,7 @@ KEYS = st.sampled_from([f.name for f in dataclasses.fields(Outer)]) | st.text("k
 
 
 @given(st.dictionaries(KEYS, VALUES))
-def test_any_mapping_gives_the_dataclass_or_one_line_of_bad_input(data):
+def test_from_dict_gives_the_dataclass_or_one_line_error(data):
     try:
         refusal = None
         assert dataclasses.is_dataclass(from_dict(Outer, data, "s"))
@@ -140,7 +140,7 @@ def test_any_mapping_gives_the_dataclass_or_one_line_of_bad_input(data):
     assert refusal is None or (refusal.startswith("s") and "\n" not in refusal)
 
 
-def test_a_digest_depends_on_content_and_not_on_key_order_or_process():
+def test_config_digest_ignores_key_order():
     first, second = digest(Inner(0.5, 7), {"a": 1, "b": [2]}), digest(Inner(0.5, 7), {"b": [2], "a": 1})
     assert first == second
     assert first != digest(Inner(0.5, 8), {"a": 1, "b": [2]})

@@ -10,14 +10,14 @@ from markdown_it import MarkdownIt
 from plm_core.templates import READ, aligned, cell, code, plain, render, spaced
 
 
-def test_a_figure_that_is_not_given_is_an_error_and_no_blank():
+def test_template_with_missing_value_is_an_error():
     with pytest.raises(jinja2.UndefinedError, match="'body' is undefined"):
         render("tasks/reporting/templates/report.html.j2")
     with pytest.raises(FileNotFoundError, match=r"reporting/none\.j2"):
         render("tasks/reporting/none.j2")
 
 
-def test_what_is_read_is_known_with_what_it_extends():
+def test_template_reads_include_extended_templates():
     page = render("tasks/reporting/templates/report.html.j2", body="<p>found</p>\n")
     assert page.startswith("<!doctype html>\n")
     assert page.endswith("</object>\n</body></html>\n")
@@ -53,7 +53,7 @@ def test_in_code_nothing_is_a_link_or_an_image_and_all_of_it_is_seen(text):
     assert f"<td><code>{html.escape(' '.join(text.split()), quote=False)}</code></td>" in page.replace("&quot;", '"')
 
 
-def test_no_text_ends_a_cell_or_starts_markup():
+def test_markdown_cells_are_escaped():
     assert cell("a|b <i> `c` *d* \\") == "a\\|b &lt;i> \\`c\\` \\*d\\* \\\\"
 
 

@@ -60,7 +60,7 @@ def test_help_says_how_tokens_are_drawn_and_by_what_defaults(project):
     assert "--no-until-end" in help_text
 
 
-def test_a_command_line_that_says_too_little_or_too_much_ends_with_what_was_expected(project):
+def test_wrong_command_line_names_what_was_expected(project):
     for arguments, message in [
         (("seen", "--model", "gpt"), "Missing option '--step'"),
         (("export", "there", "--to", "tf"), "'tf' is not one of 'hf', 'gguf', 'gguf-f32', 'gguf-q8_0'"),
@@ -100,7 +100,7 @@ def test_status_as_json_names_each_stage_with_its_reasons_and_the_registry(proje
 
 def test_before_the_first_run_the_status_is_a_line_and_parameters_are_read(project):
     done = plm(project, "status")
-    assert (done.returncode, done.stdout) == (0, "nothing was run yet: `plm run`\n")
+    assert (done.returncode, done.stdout) == (0, "nothing has run yet: start with `plm run`\n")
 
 
 def test_outside_a_project_the_error_says_where_to_go(tmp_path):
@@ -130,7 +130,7 @@ def test_models_of_the_workspace_and_folders_are_compared_from_anywhere_in_the_p
 
 
 @pytest.mark.slow
-def test_a_model_goes_out_to_transformers_and_comes_back(project, trained):
+def test_export_and_import_commands_round_trip(project, trained):
     from plm_core import checkpoint
 
     shutil.copytree(trained, project / "artifacts/models/tiny")
@@ -183,7 +183,7 @@ def test_prompts_are_continued_by_a_checkpoint_with_every_option(project, traine
 
 
 @pytest.mark.slow
-def test_attention_is_drawn_into_the_folder_where_plm_was_called(project, trained):
+def test_attention_command_writes_to_the_current_folder(project, trained):
     (project / "below").mkdir()
     done = plm(project / "below", "attend", "Ba $x", f"--checkpoint={trained}", "--out=maps.png")
     assert done.returncode == 0, done.stderr
@@ -205,7 +205,7 @@ def test_attention_to_a_text_of_many_tokens_is_refused_with_both_numbers(project
 
 
 @pytest.mark.slow
-def test_a_prompt_of_which_not_all_is_read_and_one_without_text_are_told(project, trained):
+def test_generate_reports_truncated_and_empty_prompts(project, trained):
     done = plm(project, "generate", "--max-new-tokens=2", f"--checkpoint={trained}", "--", "Ba " * 99, "", " ", "Ba")
     assert done.returncode == 0, done.stderr
     long, empty = done.stderr.splitlines()
@@ -215,7 +215,7 @@ def test_a_prompt_of_which_not_all_is_read_and_one_without_text_are_told(project
 
 
 @pytest.mark.slow
-def test_an_unknown_model_is_told_with_the_sections_and_versions_that_there_are(project):
+def test_unknown_model_error_lists_sections_and_versions(project):
     (project / "artifacts/models/bert").mkdir(parents=True)
     done = plm(project, "generate", "Ba", "--model", "bertt")
     assert done.returncode == 2
@@ -238,7 +238,7 @@ def test_the_address_of_a_server_is_shown_without_its_password(tmp_path, monkeyp
     assert capsys.readouterr().out.startswith("open http://example.org in a browser: ")
 
 
-def test_no_page_but_prefect_s_own_may_call_its_server(project, monkeypatch):
+def test_prefect_server_refuses_cross_origin_calls(project, monkeypatch):
     started = []
     monkeypatch.chdir(project)
     process = contextlib.nullcontext(SimpleNamespace(wait=lambda: 0))
@@ -265,7 +265,7 @@ def child(project):
     return project
 
 
-def test_what_another_job_left_in_the_shell_reaches_no_process_and_is_told_once(child):
+def test_stale_shell_variables_are_dropped_with_one_warning(child):
     of_mlflow = dict.fromkeys(["MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_REGISTRY_URI"], "77")
     of_ranks = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1"}
     of_a_hook = {"GIT_INDEX_FILE": "/its/index", "GIT_DIR": "/its/.git"}
@@ -301,7 +301,7 @@ def test_servers_on_this_machine_are_reached_without_a_proxy(child, monkeypatch,
         ({"PYTHONUTF8": "0", "LC_ALL": "C"}, "\u2581"),
     ],
 )
-def test_a_terminal_without_unicode_gets_escapes_and_files_are_utf_8(child, env, shown):
+def test_terminal_without_unicode_gets_escapes_and_files_utf8(child, env, shown):
     done = plm(child, "init", ".", **env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == shown
@@ -348,7 +348,7 @@ def _answers(address):
     return False
 
 
-def test_what_a_command_imports_is_compiled_once_whatever_the_environment_says(project, tmp_path):
+def test_bytecode_is_cached_whatever_the_environment_says(project, tmp_path):
     env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
     command = [sys.executable, "-m", "flows.cli", "nights"]
     subprocess.run(command, cwd=project, env={**os.environ, **env}, stdout=subprocess.DEVNULL, check=True)

@@ -8,7 +8,7 @@ from plm_core.shared.errors import UserError
 TRACKING = "tracking: {uri: 'http://localhost', experiment: plm}\n"
 
 
-def test_what_is_the_gates_alone_is_left_to_it(tmp_path):
+def test_promotion_settings_of_the_gate_are_not_read(tmp_path):
     (tmp_path / "params.yaml").write_text(TRACKING + "promotion: {registered_model: plm, primary: score, new: 1}\n")
     assert flow_configs.read_tracking(tmp_path)[1] == flow_configs.Promotion("plm")
 

@@ -56,7 +56,7 @@ def project(tmp_path_factory):
     return project
 
 
-def test_the_figures_are_those_of_the_files(project):
+def test_model_card_figures_match_the_files(project):
     card = json.loads((project.root / "artifacts/card/card.json").read_text())
     corpus = project.root / "artifacts/corpus"
     assert {name: (s["records"], s["documents"]) for name, s in card["sources"].items()} == {
@@ -91,7 +91,7 @@ def test_the_figures_are_those_of_the_files(project):
     assert hits == {("quiz.txt:1", f"own/x.jsonl#{n}", 1.0) for n in (19, 20)}
 
 
-def test_people_read_the_same_figures_and_no_text_breaks_the_page(project):
+def test_model_card_markdown_has_the_figures_escaped(project):
     text = (project.root / "artifacts/card/README.md").read_text()
     assert text.startswith('---\nlanguage: []\nlicense: other\nlicense_name: "CC0; not stated"\n')
     assert "| own | `folder`: `own` | CC0 | 21 | 20 |" in text

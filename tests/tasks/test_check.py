@@ -53,7 +53,7 @@ def test_good_parameters_are_checked_in_silence(project):
     assert (own.returncode, own.stderr) == (0, "")
 
 
-def test_every_section_is_checked_and_all_problems_are_told_at_once(changed):
+def test_check_reports_problems_of_all_sections_at_once(changed):
     changed.change(**{name: value for name, (value, _) in WRONG.items()})
     errors = lines(changed)
     for _, message in WRONG.values():
@@ -64,7 +64,7 @@ def test_every_section_is_checked_and_all_problems_are_told_at_once(changed):
     assert f"error: {refused.value}".splitlines() == errors
 
 
-def test_two_stages_that_would_have_one_name_are_told(changed):
+def test_check_reports_colliding_stage_names(changed):
     params = yaml.safe_load((changed.root / "params.yaml").read_text())
     task = {"input": "data", "kind": "classification", "a": "text", "label": "l", "labels": ["x", "y"]}
     changed.change(**{"models": {"gpt": "own", "gpt-b": "own"}, "pretrain__gpt-b": params["pretrain"]["gpt"]})
@@ -116,7 +116,7 @@ def test_the_manifest_of_a_hub_is_read(changed):
     assert lines(changed)[0].startswith("error: web.json.revision: found 'main'; expected a commit")
 
 
-def test_tasks_that_have_no_prompt_are_not_asked_unless_they_are_named(changed):
+def test_check_allows_tasks_without_prompt_unless_named(changed):
     task = {"input": "data", "kind": "classification", "a": "text", "label": "l", "labels": ["x", "y"]}
     changed.change(examples__tickets=task | {"score": "accuracy"}, finetune__tasks=["next", "tickets"])
     changed.change(fewshot__tasks=None)
@@ -127,7 +127,7 @@ def test_tasks_that_have_no_prompt_are_not_asked_unless_they_are_named(changed):
     ]
 
 
-def test_nothing_heavy_is_imported():
+def test_check_imports_nothing_heavy():
     program = (
         "import tasks.commands.check, sys; print({'torch', 'mlflow', 'scipy', 'sklearn', 'datasets'} & {*sys.modules})"
     )

@@ -28,7 +28,7 @@ def project(tmp_path, documents):
     return project
 
 
-def test_every_document_and_paragraph_of_all_sources_is_somewhere(project, documents):
+def test_clean_stage_accounts_for_every_paragraph(project, documents):
     out, _ = project.run("tasks.stages.clean")
     kept = list(read_documents(project.root / CLEAN))
     removed = list(read_removals(project.root / REMOVED))
@@ -44,7 +44,7 @@ def test_every_document_and_paragraph_of_all_sources_is_somewhere(project, docum
     assert "documents: 39 of 41, paragraphs: 262 of 264; removed: {'documents_empty': 2, 'paragraphs_words': 2}" in out
 
 
-def test_every_count_stands_in_the_metrics_and_those_of_the_sources_add_up(project):
+def test_clean_stage_metrics_add_up_over_sources(project):
     project.run("tasks.stages.clean")
     metrics = project.metrics("clean")
     total = {name: count for name, count in metrics.items() if "/" not in name}
@@ -85,7 +85,7 @@ def test_languages_are_counted_and_remembered(project):
     assert "y" not in by_id
 
 
-def test_when_nothing_is_left_the_old_corpus_stays_and_the_removals_can_be_looked_at(project):
+def test_clean_stage_keeps_the_old_corpus_when_nothing_is_left(project):
     project.run("tasks.stages.clean")
     before = project.files()
     project.change(clean__documents={"words": {"min": 9999}})
@@ -100,7 +100,7 @@ def test_when_nothing_is_left_the_old_corpus_stays_and_the_removals_can_be_looke
     assert sum(r.rule == "words" and r.paragraph is None for r in read_removals(project.root / REMOVED)) == 39
 
 
-def test_raw_documents_that_are_missing_damaged_or_out_of_order_are_refused_by_name(project):
+def test_clean_stage_refuses_bad_raw_documents_by_name(project):
     raw = project.root / "artifacts/corpus/raw"
     write_documents(raw / "letters.parquet", [Document("x", "a b", "letters"), Document("w", "a b", "letters")])
     assert "letters.parquet, artifacts/corpus/raw/made-up.parquet: the id 'w' comes after" in project.refused(
@@ -116,7 +116,7 @@ def test_raw_documents_that_are_missing_damaged_or_out_of_order_are_refused_by_n
     assert project.refused("tasks.stages.clean").startswith("error: artifacts/corpus/raw: missing; run the stage")
 
 
-def test_what_a_source_left_that_is_no_more_is_not_taken_into_the_corpus(project):
+def test_clean_stage_ignores_removed_sources(project):
     project.change(sources__letters=...)
     out, _ = project.run("tasks.stages.clean")
     assert "artifacts/corpus/raw/letters.parquet: belongs to no source in the parameters (sources); not read" in out

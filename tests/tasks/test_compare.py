@@ -32,7 +32,7 @@ def project(tmp_path):
     return tmp_path
 
 
-def test_the_page_is_printed_and_written_with_all_numbers_beside_it(project):
+def test_compare_prints_and_writes_the_page(project):
     done = compare(project, "gpt", "bert")
     assert done.returncode == 0, done.stderr
     page = (project / "artifacts/compare/gpt-bert/compare.md").read_text()
@@ -48,7 +48,7 @@ def test_the_page_is_printed_and_written_with_all_numbers_beside_it(project):
     assert numbers["likelihood"][0]["better"] == "bert"
 
 
-def test_the_same_evidence_gives_the_same_bytes_in_the_folder_that_was_asked_for(project):
+def test_compare_is_reproducible(project):
     for out in ("one", "two"):
         assert compare(project, "gpt", "artifacts/evidence/bert", "--out", out).returncode == 0
     for name in ("compare.md", "compare.json"):
@@ -64,7 +64,7 @@ def test_folders_of_the_same_name_are_told_apart(project):
     assert [row["better"] for row in result["tasks"]] == [None, None]
 
 
-def test_bad_input_is_one_line_and_status_2(project):
+def test_compare_bad_input_is_one_line_and_status_2(project):
     evidence(project / "artifacts/evidence/other", 60, sha="t")
     (project / "empty").mkdir()
     for arguments, message in [

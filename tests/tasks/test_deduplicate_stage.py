@@ -55,7 +55,7 @@ deduplicate_and_split()
 """
 
 
-def test_more_held_out_text_than_is_looked_for_at_once_is_looked_for_in_turns_with_one_copy_of_the_text(project):
+def test_decontamination_takes_large_held_out_text_in_turns(project):
     project.change(split__valid=0.2, split__test=0.2, decontaminate__overlap=0.0)
     clean = project.root / "artifacts/corpus/clean.parquet"
     documents = list(read_documents(clean))
@@ -75,7 +75,7 @@ def test_more_held_out_text_than_is_looked_for_at_once_is_looked_for_in_turns_wi
     assert Counter((r.document, r.text) for r in again) == Counter((r.document, r.text) for r in removed)
 
 
-def test_a_mixture_has_its_shares_and_what_it_leaves_out_is_kept_with_the_reason(project):
+def test_mixture_meets_shares_and_records_what_it_leaves_out(project):
     whole, _, _ = run(project)
     project.change(mixture__shares={"a": 0.5, "b": 0.5})
     splits, removed, metrics = run(project)
@@ -91,7 +91,7 @@ def test_a_mixture_has_its_shares_and_what_it_leaves_out_is_kept_with_the_reason
     assert metrics["removed_paragraphs_with_documents"] == len(removed)
 
 
-def test_a_small_source_is_repeated_pass_by_pass_and_its_copies_have_ids_of_their_own(project):
+def test_mixture_repeats_of_a_small_source_have_own_ids(project):
     project.change(mixture={"shares": {"a": 0.4, "b": 0.6}, "max_repeats": 4.0})
     splits, _, metrics = run(project)
     ids = [document.id for document in splits["train"]]

@@ -42,7 +42,7 @@ steps: 3.0e-4
         ({"clean.mask": ["ip"]}, "share: 0.5} # null: any\n", "share: 0.5} # null: any\n  mask: [ip]\n"),
     ],
 )
-def test_a_value_is_replaced_where_it_stands_and_a_new_one_is_added(changes, old, new):
+def test_yaml_edit_replaces_and_adds_values(changes, old, new):
     assert TEXT.count(old) == 1
     assert edit_text(TEXT, changes) == TEXT.replace(old, new)
 
@@ -84,7 +84,7 @@ ALIAS = "a: &m {x: 1}\nb: *m\n"
 @pytest.mark.parametrize(
     ("text", "name", "value"), [(ALIAS, "a", {"z": 1}), (ALIAS, "a", None), ("a:\n  b: 1\n", "a.yes", {"z": 1})]
 )
-def test_what_would_change_more_is_left_to_a_person(text, name, value):
+def test_yaml_edit_refuses_wider_changes(text, name, value):
     message = re.escape(f"{name} is written in a way that cannot be edited automatically; set it by hand")
     with pytest.raises(UserError, match=message):
         edit_text(text, {name: value})
@@ -95,7 +95,7 @@ def test_an_alias_on_a_line_of_its_own_is_left_to_a_person():
         edit_text("d: &d 1\na:\n  b:\n    *d\n", {"a.c": 2})
 
 
-def test_what_a_section_takes_over_from_another_is_overridden_below_it():
+def test_yaml_edit_overrides_merged_keys():
     text = "a: &a\n  x: 1\n  b: &b\n    y: 2\nc:\n  <<: *a # as a\n  b:\n    <<: *b\nd: 3\n"
     changed = edit_text(text, {"c.x": 4, "c.b.y": 5, "c.b.z": 6})
     assert changed == text.replace("*b\nd", "*b\n    y: 5\n    z: 6\n  x: 4\nd")

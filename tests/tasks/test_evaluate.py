@@ -49,7 +49,7 @@ def measured(tmp_path_factory, documents, tokenizer):
         ("transformer_xl", ["bits_per_byte"]),
     ],
 )
-def test_a_model_is_measured_by_its_objectives_quantity(measured, documents, tokenizer, name, quantities):
+def test_evaluate_measures_the_quantity_of_the_objective(measured, documents, tokenizer, name, quantities):
     metrics = measured.metrics(f"evaluate-{name}")
     of_tokens = ["nats_per_token", "perplexity"] if MODELS[name][1] == "causal" else []
     samples = [] if name == "bert" else ["distinct_1", "distinct_2", "longest_copy"]  # too short for the others
@@ -93,14 +93,14 @@ def test_a_masked_model_fills_blanks_and_the_others_continue_texts(measured, tok
             assert metrics["longest_copy"] == 0  # a model that has learned nothing
 
 
-def test_evaluating_again_gives_the_same_bytes(measured, tmp_path):
+def test_evaluate_is_reproducible(measured, tmp_path):
     again = measured.copied(tmp_path / "project")
     shutil.rmtree(again.root / "artifacts/evidence/xlnet")
     again.run("tasks.stages.evaluate", "xlnet")
     assert again.files() == measured.files()
 
 
-def test_a_text_to_be_filled_that_is_too_long_is_refused_before_anything_is_written(measured, tmp_path):
+def test_evaluate_refuses_a_too_long_blank_text(measured, tmp_path):
     project = measured.copied(tmp_path / "project")
     project.change(evaluate__cloze=["___" + " so" * 37])
     error = project.refused("tasks.stages.evaluate", "bert")
@@ -108,7 +108,7 @@ def test_a_text_to_be_filled_that_is_too_long_is_refused_before_anything_is_writ
     assert error.endswith("expected at most the model's context, 29")
 
 
-def test_without_prompts_the_held_out_documents_begin_the_samples(measured, tmp_path, documents):
+def test_evaluate_samples_begin_with_held_out_documents(measured, tmp_path, documents):
     project = measured.copied(tmp_path / "project")
     project.change(evaluate__prompts=..., evaluate__cloze=None)
     begins = [" ".join(document.text.split()[:5]) for document in documents[:3]]

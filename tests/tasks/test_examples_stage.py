@@ -32,7 +32,7 @@ def project(tmp_path):
     return project
 
 
-def test_a_task_of_ones_own_becomes_files_and_counts_the_same_each_time(project):
+def test_custom_task_examples_are_reproducible(project):
     out, err = project.run("tasks.stages.examples", "tickets")
     assert err == ""
     before = project.files()
@@ -64,7 +64,7 @@ def test_groups_of_test_that_are_also_in_train_are_a_warning(project):
     assert err.startswith("warning: tickets: 6 groups of test are also in train: the scores do not show ")
 
 
-def test_ones_own_checks_are_taken_over_and_a_wrong_one_is_named_by_its_line(project):
+def test_custom_checks_are_copied_and_errors_name_the_line(project):
     """Only the word of letters alone can have a typo: "say" is too short, and numbers have none."""
     own = {"id": "plus", "check": "names", "a": "say c++", "expect": {"label": "c++"}}
     path = project.root / "tickets/checks.jsonl"
@@ -95,7 +95,7 @@ def test_an_own_copy_of_glue_that_was_cut_is_named_in_output_and_metrics(project
     assert metrics["test_also_in_train"] + metrics["test_also_in_valid"] == 37
 
 
-def test_a_wrong_row_ends_with_one_line_and_no_file(project):
+def test_invalid_example_row_is_one_line_and_no_file(project):
     path = project.root / "tickets/test.tsv"
     path.write_text(path.read_text().replace("\tother", "\tothr", 1))
     error = project.refused("tasks.stages.examples", "tickets")

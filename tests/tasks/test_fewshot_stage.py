@@ -32,7 +32,7 @@ def right(rows, column):
 
 
 @pytest.mark.parametrize(("task", "shots"), ASKED)
-def test_the_metrics_are_those_of_the_file(built, task, shots):
+def test_fewshot_metrics_match_the_evidence(built, task, shots):
     evidence, metrics = rows(built, task, shots), figures(built, task, shots)
     test = read_examples(built.root / f"artifacts/examples/{task}/test.jsonl", TASKS[task].task)
     labels = TASKS[task].task.labels
@@ -57,7 +57,7 @@ def test_the_same_inputs_give_the_same_bytes(built, small):
     assert small.files("artifacts/fewshot") | small.files("artifacts/metrics") == before
 
 
-def test_another_seed_draws_other_shots_and_nothing_else(built, small):
+def test_fewshot_seed_changes_only_the_shots(built, small):
     small.change(fewshot__seed=4, fewshot__shots=[2, 0])
     small.run("tasks.stages.fewshot", "gpt")
     for task in ("sotu-era", "next"):
@@ -67,7 +67,7 @@ def test_another_seed_draws_other_shots_and_nothing_else(built, small):
     assert likelihoods[0] != likelihoods[1]
 
 
-def test_nothing_may_be_asked(small):
+def test_fewshot_allows_no_tasks(small):
     small.change(fewshot__tasks=[])
     small.run("tasks.stages.fewshot", "gpt")
     assert small.files("artifacts/fewshot") == {}
@@ -98,7 +98,7 @@ OPTIONS = {"before-1865": "ba", "1865-1944": "bo"}
         ),
     ],
 )
-def test_what_cannot_be_asked_is_refused(small, monkeypatch, changes, error, more):
+def test_fewshot_refuses_invalid_tasks(small, monkeypatch, changes, error, more):
     small.change(**{f"fewshot__{name}": value for name, value in changes.items()})
     before = small.files()
     monkeypatch.chdir(small.root)
@@ -110,7 +110,7 @@ def test_what_cannot_be_asked_is_refused(small, monkeypatch, changes, error, mor
     assert small.files() == before
 
 
-def test_a_model_that_does_not_read_from_left_to_right_is_refused(small):
+def test_fewshot_refuses_bidirectional_models(small):
     path = small.root / "artifacts/models/gpt/config.json"
     path.write_text(path.read_text().replace('"objective": "causal"', '"objective": "masked"'))
     sums = small.root / "artifacts/models/gpt/SHA256SUMS"

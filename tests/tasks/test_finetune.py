@@ -87,7 +87,7 @@ def test_the_best_weights_may_be_those_of_the_best_score(tickets, monkeypatch):
     assert best_report(result.reports).step == steps[1][0]
 
 
-def test_a_validation_that_is_not_a_number_is_an_anomaly_also_where_the_best_is_by_score(tickets, monkeypatch):
+def test_finetune_nan_validation_is_an_anomaly(tickets, monkeypatch):
     tickets.change(finetune__training__best_by="score")
 
     def broken(model, rows, *_):
@@ -98,7 +98,7 @@ def test_a_validation_that_is_not_a_number_is_an_anomaly_also_where_the_best_is_
         fitted(tickets, monkeypatch)
 
 
-def test_the_unit_of_the_labels_changes_nothing_but_the_unit_of_the_answers(tickets, monkeypatch):
+def test_regression_does_not_depend_on_the_unit_of_labels(tickets, monkeypatch):
     first, _ = fitted(tickets, monkeypatch)
     for path in (tickets.root / "data/tickets").glob("*.tsv"):
         head, *lines = path.read_text().splitlines()
@@ -131,7 +131,7 @@ def test_numbers_are_predicted_and_correlations_measured(tickets):
     assert "<summary>Calibration" not in page
 
 
-def test_what_is_expected_is_asked_counted_and_reported(tickets):
+def test_finetune_checks_are_counted_and_reported(tickets):
     _, metrics, _ = learned(tickets)
     with (tickets.root / "artifacts/checks/gpt/tickets.5.csv").open(newline="") as file:
         judged = list(csv.DictReader(file))
@@ -155,7 +155,7 @@ def test_what_is_expected_is_asked_counted_and_reported(tickets):
     assert f"| typos | 37 | {sum(failed['typos']) / 37:.3f} [" in page
 
 
-def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpoint(tickets):
+def test_lora_changes_the_named_matrices_only(tickets):
     tickets.change(finetune__lora={"rank": 3, "alpha": 6.0})
     _, _, weights = learned(tickets)
     before = checkpoint.load(tickets.root / "artifacts/models/gpt").model.state_dict()
@@ -168,7 +168,7 @@ def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpo
     assert set(rows.nonzero().flatten().tolist()) == {BOS, SEP, CLS}
 
 
-def test_what_another_task_has_learned_of_them_is_not_drawn_anew(tickets, monkeypatch):
+def test_transfer_keeps_learned_special_embeddings(tickets, monkeypatch):
     learned(tickets)
     monkeypatch.chdir(tickets.root)
     config = stage_parameters.section("finetune", FinetuneConfig)
@@ -182,7 +182,7 @@ def test_what_another_task_has_learned_of_them_is_not_drawn_anew(tickets, monkey
     assert kept == {"models/gpt": False, "finetuned/gpt-tickets-5": True}
 
 
-def test_with_the_language_models_loss_beside_other_weights_are_learned(tickets):
+def test_auxiliary_loss_changes_the_weights(tickets):
     _, alone, without = learned(tickets)
     tickets.change(finetune__auxiliary=0.5)
     _, beside, together = learned(tickets)
@@ -192,7 +192,7 @@ def test_with_the_language_models_loss_beside_other_weights_are_learned(tickets)
     assert config["head"] == {"task": "tickets", "labels": []}
 
 
-def test_a_task_may_begin_with_what_another_has_left(tickets):
+def test_transfer_starts_from_another_task(tickets):
     read = yaml.safe_load((tickets.root / "params.yaml").read_text())
     tickets.change(examples__more=read["examples"]["tickets"])
     tickets.run("tasks.stages.examples", "more")

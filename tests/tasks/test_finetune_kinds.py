@@ -57,7 +57,7 @@ def project(small):
 
 
 @pytest.mark.slow
-def test_every_kind_goes_from_its_files_to_the_page(project):
+def test_every_task_kind_runs_from_files_to_report(project):
     evidence = {}
     for name, described in TASKS.items():
         project.run("tasks.stages.examples", name)
@@ -88,7 +88,7 @@ def test_every_kind_goes_from_its_files_to_the_page(project):
         assert f"{name}: {described['score']}" in page
 
 
-def test_the_same_fine_tuning_gives_the_same_bytes_and_another_checkpoint_its_evidence(project):
+def test_finetune_of_every_kind_is_reproducible(project):
     project.run("tasks.stages.examples", "qa")
     project.run("tasks.stages.finetune", "gpt", "qa", "5")
     files = project.files("artifacts/evidence") | project.files("artifacts/finetuned")
@@ -99,7 +99,7 @@ def test_the_same_fine_tuning_gives_the_same_bytes_and_another_checkpoint_its_ev
     assert project.files("artifacts/evidence") | project.files("artifacts/finetuned") == files
 
 
-def test_the_best_weights_by_score_are_those_by_the_threshold_that_is_reported(project, monkeypatch):
+def test_finetune_best_score_uses_the_reported_threshold(project, monkeypatch):
     project.run("tasks.stages.examples", "qa")
     project.change(finetune__training__best_by="score")
     monkeypatch.chdir(project.root)

@@ -61,7 +61,7 @@ def process(tmp_path, monkeypatch):
     return run
 
 
-def test_a_resumed_run_records_nothing_again_but_what_a_rollback_may_have_made_void(process):
+def test_resumed_run_repeats_only_points_after_a_rollback(process):
     live = [report(step) for step in (10, 20, 30, 40)]
     recorded, costs = process(*live, report(30, 5))
     expected = Counter({(10, 0): 1, (20, 0): 1, (30, 0): 1, (40, 0): 1, (30, 5): 1})

@@ -34,7 +34,7 @@ def restated(path, **fields):
     write_checksums(path.parent)
 
 
-def test_these_are_the_formats_of_today():
+def test_format_versions_are_pinned():
     today = (checkpoint.FORMAT, token_store.FORMAT, sealed_csv.FORMAT)
     assert today == (1, 1, 2), "a format has changed: add files of it to the folder, and a test of them here"
 
@@ -66,7 +66,7 @@ def test_evidence_of_format_2(old):
         read_likelihood(path)
 
 
-def test_what_is_written_today_is_what_lies_there(old):
+def test_current_formats_write_the_stored_bytes(old):
     """Equal content gives equal bytes, so that a change of a format cannot pass unnoticed."""
     loaded = checkpoint.load(old / "checkpoint-1")
     checkpoint.save(old / "again", loaded.model.state_dict(), loaded.tokenizer, loaded.config)

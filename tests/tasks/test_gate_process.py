@@ -30,7 +30,7 @@ def evidence(folder, name, nats, sha="a", quantity="bits_per_byte"):
     (folder / name / "likelihood.csv").write_text(f"id,sha256,bytes,tokens,nats,quantity,measured\n{rows}")
 
 
-def test_the_decision_is_in_the_file_whether_passed_or_refused(tmp_path):
+def test_gate_command_writes_the_decision(tmp_path):
     evidence(tmp_path, "good", 10.0)
     evidence(tmp_path, "bad", 20.0)
     for challenger, champion, passed in [("good", "bad", True), ("bad", "good", False)]:
@@ -43,14 +43,14 @@ def test_the_decision_is_in_the_file_whether_passed_or_refused(tmp_path):
         assert decision["table"][0]["metric"] == "bits_per_byte"
 
 
-def test_nan_is_refused_and_the_file_is_valid_json(tmp_path):
+def test_gate_command_refuses_nan_in_valid_json(tmp_path):
     evidence(tmp_path, "broken", "nan")
     assert gate(tmp_path, "--challenger", "broken").returncode == 0
     decision = json.loads((tmp_path / "decision.json").read_text(), parse_constant=lambda name: 1 / 0)
     assert not decision["passed"]
 
 
-def test_other_examples_have_a_field_of_their_own_and_no_record(tmp_path):
+def test_gate_decision_has_a_field_for_other_examples(tmp_path):
     evidence(tmp_path, "new", 10.0, sha="a")
     evidence(tmp_path, "old", 20.0, sha="b")
     (tmp_path / "about.json").write_text("{}")
@@ -72,7 +72,7 @@ promotion:
 """
 
 
-def test_a_model_of_another_paper_is_judged_by_its_tasks(tmp_path):
+def test_gate_command_judges_another_architecture_by_tasks(tmp_path):
     for name, right, quantity in [("old", 3, "bits_per_byte"), ("new", 9, "pseudo_bits_per_byte")]:
         evidence(tmp_path, name, 10.0, sha=name, quantity=quantity)
         rows = "".join(f"{i},x,,{'abc'[i % 3]},{'abc'[(i + (i >= right)) % 3]},0.75,accuracy,r\n" for i in range(9))
@@ -96,7 +96,7 @@ def test_a_model_of_another_paper_is_judged_by_its_tasks(tmp_path):
     assert rows["tickets/score"]["note"] == "the challenger was not measured on it"
 
 
-def test_bad_input_is_one_line_and_status_2(tmp_path):
+def test_gate_command_bad_input_is_one_line_and_status_2(tmp_path):
     evidence(tmp_path, "good", 10.0)
     (tmp_path / "empty").mkdir()
     cases = [
@@ -135,7 +135,7 @@ def records(folder, champion, quantity="bits_per_byte", nats=20.0, **facts):
     return decision["description"], decision["page"]
 
 
-def test_a_record_has_both_sides_and_what_is_not_known(tmp_path):
+def test_gate_record_has_both_sides(tmp_path):
     facts = {"metrics": {"parameters": 1234567, "seconds": 90.0}, "params": {"device": "some CPU"}}
     text, page = records(tmp_path, True, **facts)
     assert text.startswith(
@@ -165,7 +165,7 @@ def test_a_likelihood_that_a_published_model_lacks_is_not_known(tmp_path):
     assert ["likelihood", "not known", "0.1443 bits_per_byte"] in rows
 
 
-def test_a_record_says_what_was_not_compared_and_why_and_how_to_overrule_the_gate(tmp_path):
+def test_gate_record_says_how_to_overrule(tmp_path):
     text, _ = records(tmp_path, True, quantity="pseudo_bits_per_byte")
     assert 'again; `plm promote 3 --force --reason "..."` overrules the gate\n' in text
     assert "rollback" not in text
@@ -193,7 +193,7 @@ def test_texts_and_names_in_a_record_are_no_markup(tmp_path):
     assert "<img" not in page
 
 
-def test_a_record_that_is_too_long_is_cut_after_a_line_and_its_page_is_not(tmp_path):
+def test_gate_record_is_truncated_after_a_line(tmp_path):
     text, page = records(tmp_path, True, tags={"plm.model": "a" * 3000, "plm.objective": "c" * 3000})
     assert len(text) <= 5000
     assert text.endswith(

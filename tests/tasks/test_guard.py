@@ -53,7 +53,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("what", EDITS)
-def test_an_edit_is_noticed_and_named(place, guard, what):
+def test_guard_names_an_edit(place, guard, what):
     guard.check()
     edit, message = EDITS[what]
     edit(place)
@@ -70,7 +70,7 @@ def test_an_edit_is_noticed_and_named(place, guard, what):
     ],
     ids=["another section", "a source file saved unchanged", "a file that nobody loaded"],
 )
-def test_what_changes_no_result_is_no_edit(place, guard, edit):
+def test_guard_ignores_changes_without_effect(place, guard, edit):
     edit(place)
     guard.check()
 
@@ -81,13 +81,13 @@ def test_parameters_that_an_editor_is_saving_are_looked_at_again(place, guard, m
     guard.check()
 
 
-def test_a_source_file_newer_than_the_process_may_not_be_the_one_that_was_loaded(place):
+def test_guard_refuses_sources_newer_than_the_process(place):
     os.utime(place / "plm_core_of_test.py")
     with pytest.raises(Edited, match=r"plm_core_of_test\.py"):
         Guard(["a"], [])
 
 
-def test_a_source_file_dated_ahead_comes_from_another_clock(place):
+def test_guard_allows_sources_dated_in_the_future(place):
     ahead = time.time() + 7200
     os.utime(place / "plm_core_of_test.py", (ahead, ahead))
     guard = Guard(["a"], [])
@@ -126,7 +126,7 @@ GRAPH = """stages:
         ("pytest.__main__", []),
     ],
 )
-def test_what_dvc_lists_for_a_stage_belongs_to_its_code_though_nobody_has_loaded_it(place, monkeypatch, module, listed):
+def test_guard_code_includes_dvc_deps_not_yet_loaded(place, monkeypatch, module, listed):
     for name in (
         "plm_core/room/a.j2",
         "plm_core/room/b.py",

@@ -88,7 +88,7 @@ def test_a_few_bad_records_end_nothing_whatever_their_share(small):
     small.run("tasks.stages.ingest", "own", code=2)
 
 
-def test_when_nothing_is_left_the_stage_ends_whatever_the_share(small):
+def test_ingest_fails_when_no_document_is_left(small):
     for path in (small.root / "data").rglob("*.jsonl"):
         path.unlink()
     (small.root / "data/x.jsonl").write_text("{\n")
@@ -97,7 +97,7 @@ def test_when_nothing_is_left_the_stage_ends_whatever_the_share(small):
     assert err.startswith("error: data: no documents in it")
 
 
-def test_a_damaged_file_that_is_much_of_the_source_fails_however_few_records_it_is(small):
+def test_ingest_fails_on_a_large_damaged_file(small):
     lines = (json.dumps({"key": i, "text": random.Random(i).randbytes(99).hex()}) + "\n" for i in range(2000))
     packed = gzip.compress("".join(lines).encode())
     (small.root / "data/most.jsonl.gz").write_bytes(gzip.compress(b'{"key": "one", "text": "a"}\n') + b"??" + packed)

@@ -36,7 +36,7 @@ def params(folder):
     return yaml.safe_load((folder.parent / "params.yaml").read_text())
 
 
-def test_nothing_is_written_unless_it_is_agreed_to(folder, monkeypatch, capsys):
+def test_init_writes_nothing_without_consent(folder, monkeypatch, capsys):
     write(folder, 30, SENTENCE)
     before = (folder.parent / "params.yaml").read_text()
     init(folder, agreed=True, dry_run=True)
@@ -54,7 +54,7 @@ def test_nothing_is_written_unless_it_is_agreed_to(folder, monkeypatch, capsys):
     assert propose(folder.relative_to(folder.parent), survey(folder)) == {}
 
 
-def test_rules_that_take_much_of_the_text_are_dropped_and_others_stay(folder):
+def test_init_drops_rules_that_remove_much_text(folder):
     write(folder, 30, SENTENCE)
     init(folder, agreed=True)
     clean = params(folder)["clean"]
@@ -63,7 +63,7 @@ def test_rules_that_take_much_of_the_text_are_dropped_and_others_stay(folder):
     assert clean["languages"] == {"keep": ["en"], "min_confidence": 0.5}
 
 
-def test_long_documents_keep_the_rules_and_another_language_is_kept(folder):
+def test_init_keeps_rules_and_language_of_long_documents(folder):
     write(folder, 30, SENTENCE * 9)
     proposal = propose(folder, survey(folder))
     assert not [name for name in proposal if name.startswith("clean")]
@@ -73,7 +73,7 @@ def test_long_documents_keep_the_rules_and_another_language_is_kept(folder):
     assert proposal["pairs.own-pairs.rules"] == ["word_order", "mentions"]
 
 
-def test_the_sizes_follow_from_the_text(folder):
+def test_init_derives_sizes_from_the_text(folder):
     write(folder, 30, SENTENCE)
     few = propose(folder, survey(folder))
     assert "pairs.own-pairs.rules" not in few  # of English text the rules for English stay
@@ -89,7 +89,7 @@ def test_the_sizes_follow_from_the_text(folder):
 
 
 @pytest.mark.parametrize(("count", "error"), [(0, "no document"), (19, "holds 19 documents; expected at least 20")])
-def test_a_folder_with_too_little_is_refused(folder, count, error):
+def test_init_refuses_a_folder_with_too_little_text(folder, count, error):
     write(folder, count, SENTENCE)
     with pytest.raises(UserError, match=error):
         init(folder, agreed=True)
@@ -103,7 +103,7 @@ def mixed(folder):
         csv.writer(file, delimiter=";").writerows([["No", "Text"], *([i, SENTENCE * 9] for i in range(70))])
 
 
-def test_each_group_of_formats_is_a_source_and_sizes_come_from_all(folder, capsys):
+def test_init_makes_a_source_of_each_format_group(folder, capsys):
     mixed(folder)
     (folder / "d.pdf").write_text("x")
     with pytest.warns(UserWarning, match="1 files of other kinds are not read"):
@@ -124,7 +124,7 @@ def test_each_group_of_formats_is_a_source_and_sizes_come_from_all(folder, capsy
         assert len(list(ingest.read())) == (70 if name.endswith("csv") else 31)
 
 
-def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
+def test_init_add_keeps_existing_sources(folder, capsys):
     write(folder, 30, SENTENCE)
     init(folder, agreed=True)
     small = params(folder)
@@ -146,7 +146,7 @@ def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
         init(folder, add=True, agreed=True)
 
 
-def test_a_start_is_read_in_short_windows_and_beside_as_many_minutes_from_scratch(folder, monkeypatch, capsys):
+def test_init_start_uses_short_windows_beside_a_scratch_model(folder, monkeypatch, capsys):
     """Positions without embeddings are read at any length; each token of a document would be read many times."""
     monkeypatch.setattr("tasks.commands.init.SIZE", "60 core-minutes")  # more than the fewest steps
     published.write("llama", folder.parent / "theirs")

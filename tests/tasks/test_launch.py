@@ -26,7 +26,7 @@ if os.environ["RANK"] == "0":
         ("os.kill(os.getpid(), signal.SIGKILL)", 75, "interrupted: a process was killed by signal 9"),
     ],
 )
-def test_the_status_is_that_of_the_process_that_failed(tmp_path, project, fails, code, message):
+def test_launch_status_is_that_of_the_failed_process(tmp_path, project, fails, code, message):
     (tmp_path / "work.py").write_text(WORK.format(fails=fails))
     run = subprocess.run(
         [sys.executable, "-c", "from tasks.runtime.torchrun_launcher import launch; launch('work', [], 2)"],
@@ -40,7 +40,7 @@ def test_the_status_is_that_of_the_process_that_failed(tmp_path, project, fails,
 
 
 @pytest.mark.parametrize("kind", [UserError, BudgetSpent])
-def test_a_process_that_has_failed_for_good_fails_again_without_working(tmp_path, monkeypatch, kind):
+def test_permanent_failure_is_not_retried(tmp_path, monkeypatch, kind):
     worked = []
 
     def attempt(number, rank, error):
@@ -82,7 +82,7 @@ def test_a_process_that_has_failed_for_good_fails_again_without_working(tmp_path
         ({"PYTHONIOENCODING": "ascii"}, 0, "\\u2581 []\n", ""),
     ],
 )
-def test_a_stage_started_by_hand_takes_only_what_is_meant_for_it(project, env, code, out, err):
+def test_stage_by_hand_ignores_foreign_environment(project, env, code, out, err):
     names = "[name for name in os.environ if name.startswith('MLFLOW_RUN')]"
     work = f"import os\nfrom tasks.runtime.stage import main\nmain(lambda: print('\\u2581', {names}))"
     command, env = [sys.executable, "-c", work], os.environ | {"PYTHONIOENCODING": "utf-8"} | env

@@ -62,7 +62,7 @@ def interrupted(now):
         raise KeyboardInterrupt
 
 
-def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, monkeypatch):
+def test_cost_points_are_named_by_units(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
     with CostReport("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as costs:
         now[0] += 110.0
@@ -94,7 +94,7 @@ def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, 
         assert costs.note == "500 tokens/s, 25 % MFU, 1.5 GiB"
 
 
-def test_what_is_not_known_is_absent(now):
+def test_cost_ledger_omits_unknown_values(now):
     bare = replace(METERS, mfu_measured=None, joules=None, tokens_per_second=5421.3)
     with CostReport("finetune-gpt-sotu-era", "abc", DEVICE) as costs:
         costs.add(4, 4000, bare, first=False)
@@ -106,7 +106,7 @@ def test_what_is_not_known_is_absent(now):
     assert [row[head] for head in ("energy, kJ", "cost", "MFU (measured peak)", "MFU (datasheet peak)")] == ["–"] * 4
 
 
-def test_a_row_tells_what_a_training_took(now, monkeypatch):
+def test_cost_ledger_row_of_a_training(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
     paths.RUN_LINKS.mkdir(parents=True)
     (paths.RUN_LINKS / "pretrain-gpt.txt").write_text("http://127.0.0.1:5000/#/experiments/1/runs/2\n")
@@ -139,7 +139,7 @@ def test_a_row_tells_what_a_training_took(now, monkeypatch):
     assert '<a href="http://127.0.0.1:5000/#/experiments/1/runs/2">' in (paths.METERS / "index.html").read_text()
 
 
-def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
+def test_cost_ledger_continues_an_interrupted_training(now):
     with pytest.raises(KeyboardInterrupt):
         interrupted(now)
     assert rows()["pretrain-gpt"]["training run"] == "pretrain-gpt (not finished)"
@@ -162,7 +162,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"stage": "pretrain-gpt"}'])
-def test_a_file_that_cannot_be_read_is_none(now, content):
+def test_cost_ledger_ignores_unreadable_files(now, content):
     paths.METERS.mkdir(parents=True)
     for stage in ("pretrain-gpt", "pretrain-bert"):
         (paths.METERS / f"{stage}.json").write_text(content)
@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_read_is_none(now, content):
     assert list(rows()) == ["pretrain-gpt"]
 
 
-def test_a_disk_that_takes_nothing_is_a_warning(now, capsys):
+def test_cost_ledger_on_full_disk_is_a_warning(now, capsys):
     paths.METERS.parent.mkdir()
     paths.METERS.write_text("a file where the folder would be")
     with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
@@ -186,9 +186,7 @@ def test_a_disk_that_takes_nothing_is_a_warning(now, capsys):
     ("then", "now_costs", "budget", "over"),
     [("", "36", "1", "pretrain-gpt has cost 1 of 1 (PLM_BUDGET)"), ("36", "72", "1.5", "")],
 )
-def test_hours_count_at_the_price_that_they_had_and_without_one_at_today_s(
-    now, monkeypatch, then, now_costs, budget, over
-):
+def test_cost_uses_the_price_at_the_time(now, monkeypatch, then, now_costs, budget, over):
     if then:
         monkeypatch.setenv("PLM_PRICE_PER_HOUR", then)
     with pytest.raises(KeyboardInterrupt):
@@ -198,7 +196,7 @@ def test_hours_count_at_the_price_that_they_had_and_without_one_at_today_s(
     assert CostReport("pretrain-gpt", "abc", DEVICE).overspent() == over
 
 
-def test_what_was_spent_under_a_budget_stays_spent_when_the_process_is_killed(now, monkeypatch):
+def test_budget_spending_survives_a_kill(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
     monkeypatch.setenv("PLM_BUDGET", "3")
     killed = CostReport("pretrain-gpt", "abc", DEVICE)

@@ -32,7 +32,7 @@ def test_a_number_is_read_and_anything_else_is_refused_by_name(monkeypatch, name
             READERS[name]()
 
 
-def test_a_price_may_be_nothing_and_a_budget_may_not_and_needs_a_price(monkeypatch):
+def test_budget_needs_a_price_and_may_not_be_zero(monkeypatch):
     assert (price(), budget()) == (None, None)
     monkeypatch.setenv("PLM_BUDGET", "5")
     for value in (None, "0"):

@@ -34,9 +34,7 @@ def rows(path):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_each_text_has_the_likelihood_that_it_has_alone_whole_and_without_an_end(
-    objective, device, tokenizer, documents
-):
+def test_minimal_pair_likelihood_matches_each_text_alone(objective, device, tokenizer, documents):
     torch.manual_seed(5)
     entry = next(entry for entry in MODELS.values() if objective in entry.objectives)
     model = entry.model(entry.config(**SHAPE)).double()
@@ -52,7 +50,7 @@ def test_each_text_has_the_likelihood_that_it_has_alone_whole_and_without_an_end
         assert alone.tokens == len(passage.ids) > 4
 
 
-def test_model_and_counting_are_asked_about_the_same_pairs(built):
+def test_minimal_pairs_are_the_same_for_model_and_ngram(built):
     pairs = load_pairs(built.root / "artifacts/pairs/own-pairs.jsonl")
     by_model, by_counting = rows(built.root / GPT), rows(built.root / NGRAM)
     fixed = ("id", "sha256", "group", "subset", "label", "score", "measured")
@@ -65,7 +63,7 @@ def test_model_and_counting_are_asked_about_the_same_pairs(built):
     assert metrics["pairs"] == len(pairs) == built.metrics("pairs-own-pairs")["pairs"] > 50
 
 
-def test_counting_is_asked_about_the_tokens_of_a_passage_and_no_end(built):
+def test_ngram_scores_minimal_pairs_without_eos(built):
     tokenizer = open_tokenizer(built.root / "artifacts/tokenizers/own")
     store = TokenStore(built.root / "artifacts/tokens/own/train")
     model = NGrams(np.concatenate(([EOS], store.tokens(0, int(store.offsets[-1])))), 5, tokenizer.vocab_size)
@@ -85,7 +83,7 @@ def test_the_report_has_a_row_a_paradigm(built):
     assert re.search(r"- gpt: [+-]0\.\d{3} \(", section)
 
 
-def test_another_checkpoint_gives_its_evidence_and_nothing_else(small, tmp_path):
+def test_minimal_pairs_of_another_checkpoint_write_evidence_only(small, tmp_path):
     before = small.files()
     folder = tmp_path / "other"
     loaded = checkpoint.load(small.root / "artifacts/models/gpt")
@@ -105,7 +103,7 @@ def test_another_checkpoint_gives_its_evidence_and_nothing_else(small, tmp_path)
     )
 
 
-def test_what_cannot_be_asked_is_refused_and_leaves_nothing(small):
+def test_invalid_minimal_pairs_are_refused(small):
     assert "artifacts/pairs/other.jsonl: missing" in small.refused("tasks.stages.minimal_pairs", "gpt", "other")
     assert "pairs.other: no such section" in small.refused("tasks.stages.pairs", "other")
     (small.root / "mine.jsonl").write_text(json.dumps({"good": "Ba.", "bad": "Ba."}) + "\n")
@@ -115,7 +113,7 @@ def test_what_cannot_be_asked_is_refused_and_leaves_nothing(small):
     assert "pairs.next: examples has a section of the same name" in small.refused("tasks.commands.check")
 
 
-def test_without_pairs_the_others_go_on(small):
+def test_stages_run_without_minimal_pairs(small):
     """Without the output of stage pairs, the 5-gram still has its likelihood, and the report says what is missing."""
     (small.root / "artifacts/pairs/own-pairs.jsonl").unlink()
     (small.root / GPT).unlink()

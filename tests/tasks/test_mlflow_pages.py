@@ -46,7 +46,7 @@ def ids(runs):
     return json.dumps([run.info.run_id for run in runs])
 
 
-def test_the_pages_show_what_people_decide_by(pages):
+def test_mlflow_pages_show_key_figures(pages):
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name("plm").experiment_id
     page = pages(f"/experiments/{experiment}/runs", "Open a view:", "Models, as the gate saw them")

@@ -166,7 +166,7 @@ def test_the_pipeline_replaces_a_node_that_dies(small, pipeline, undisturbed):
 
 
 @pytest.mark.parametrize("restarts", [3, 0], ids=["on all nodes", "after another node has closed the meeting"])
-def test_what_no_restart_can_change_ends_with_its_reason(small, pipeline, restarts):
+def test_permanent_node_failure_ends_without_restart(small, pipeline, restarts):
     small.change(pretrain__gpt__training__optimizer__learning_rate=1e30)
     with pytest.raises(StageError) as failed:
         pipeline("bash", "-c", f'exec "${{{{@/--max-restarts=3/--max-restarts={restarts}}}}}"', "bash")

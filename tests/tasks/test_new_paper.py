@@ -20,7 +20,7 @@ PROMOTION = {
 }
 
 
-def test_a_new_paper_goes_all_the_way(small):
+def test_new_architecture_runs_through_all_stages(small):
     section = {"architecture": "electra", "objective": {"name": "replaced"}, "model": MODEL, "training": TRAINING}
     small.change(
         models={"gpt": "own", "electra": "own"},
@@ -66,7 +66,7 @@ HYBRID = {"name": "hybrid", "masked_rows": 0.5}
 
 
 @pytest.mark.parametrize("objective", [{"name": "causal"}, pytest.param(HYBRID, marks=pytest.mark.slow)], ids=str)
-def test_a_decoder_goes_from_text_to_a_score(small, objective):
+def test_new_decoder_runs_from_text_to_score(small, objective):
     """LLaMA and GPT-BERT."""
     model = {"context": 29, "layers": 2, "heads": 4, "width": 24, "kv_heads": 2, "rope_base": 500.0}
     small.change(
@@ -82,7 +82,7 @@ def test_a_decoder_goes_from_text_to_a_score(small, objective):
     assert ("shifted_pseudo_bits_per_byte" in metrics) == (objective["name"] == "hybrid")
 
 
-def test_an_encoder_goes_from_text_to_a_classifier(small):
+def test_new_encoder_runs_from_text_to_classifier(small):
     """ModernBERT, trained on packed documents."""
     model = {"context": 29, "layers": 2, "heads": 2, "width": 16, "global_every": 2, "window": 8}
     objective = {"name": "masked", "rate": 0.3, "packing": "documents"}

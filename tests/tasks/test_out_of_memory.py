@@ -55,7 +55,7 @@ def run(stage, body):
     ],
     ids=["Python", "torch", "a GPU's memory", "a GPU", "no compiler"],
 )
-def test_what_the_machine_lacks_is_one_line_with_what_helps(stage, body, begins, names):
+def test_out_of_memory_is_one_line_with_a_remedy(stage, body, begins, names):
     done = run(stage, body)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {begins}")

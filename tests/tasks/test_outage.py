@@ -44,7 +44,7 @@ def curve(project):
     ("number", "uri", "status"),
     [(signal.SIGKILL, None, "KILLED"), (signal.SIGTERM, DEAD, None)],
 )
-def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number, uri, status):
+def test_resumed_training_continues_its_mlflow_run(small, number, uri, status):
     small.change(**LONG, pretrain__gpt__size=2, pretrain__gpt__model__heads=...)
     env = {"PLM_TRACKING": "on"} | ({"MLFLOW_TRACKING_URI": uri} if uri else {})
     client = client_of(small.root)
@@ -72,7 +72,7 @@ def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number
     assert len(run.inputs.dataset_inputs) == 2
 
 
-def test_a_run_of_an_outage_is_made_later_as_it_was(folder):
+def test_mlflow_run_of_an_outage_is_created_later(folder):
     body = """
 with tracked("down", {"lr": 0.1}, {"data": "f" * 64}) as t:
     t.log({"loss": 0.5}, 1)
@@ -132,7 +132,7 @@ def test_a_journal_that_mlflow_refuses_does_not_keep_the_others(folder):
     assert status_of(client) == {"next": "FINISHED"}
 
 
-def test_a_server_that_never_answers_holds_nothing_up_and_loses_nothing(folder):
+def test_hanging_mlflow_server_delays_and_loses_nothing(folder):
     """More than any pipe holds."""
     body = """
 with tracked("silent", {}, {}) as t:
@@ -166,7 +166,7 @@ print("written")
 
 
 @pytest.mark.slow
-def test_a_disk_without_room_for_the_journal_for_a_while_costs_one_warning_and_no_point(folder):
+def test_journal_on_full_disk_warns_once_and_loses_nothing(folder):
     done = stage(folder, ROOM_AGAIN)
     assert (done.returncode, done.stdout) == (0, "written\n")
     assert done.stderr.startswith("warning: MLflow: no journal ([Errno 28] No space left")

@@ -80,7 +80,7 @@ def run(name):
 
 
 @pytest.mark.parametrize("write", [one_paragraph, table])
-def test_the_recipe_of_the_readme_succeeds_as_it_stands(project, write):
+def test_readme_recipe_succeeds(project, write):
     write(project.root / "my-texts", 60)
     params = yaml.safe_load((project.root / "params.yaml").read_text())
     whole = ("sources", "examples")
@@ -92,7 +92,7 @@ def test_the_recipe_of_the_readme_succeeds_as_it_stands(project, write):
     assert project.metrics("fewshot-gpt")["next/0/examples"] > 0
 
 
-def test_what_init_proposes_succeeds(project, capsys):
+def test_proposal_of_init_succeeds(project, capsys):
     one_paragraph(project.root / "my-texts", 60)
     init(project.root / "my-texts", agreed=True, dry_run=False)
     assert "params.yaml: written" in capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_what_init_proposes_succeeds(project, capsys):
     assert project.metrics("finetune-gpt-next-1")["examples"] > 0
 
 
-def test_texts_that_give_no_example_end_at_the_stage_that_makes_them(project):
+def test_texts_without_examples_fail_at_the_examples_stage(project):
     for number in range(60):
         (project.root / f"my-texts/{number}.txt").write_text(f"Only {number}.")
     project.change(**{name: recipe()[name] for name in ("sources", "examples")}, clean={})

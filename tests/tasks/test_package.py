@@ -43,7 +43,7 @@ def answer(folder, seconds, *versions):
 
 
 @pytest.mark.slow
-def test_a_wrong_version_is_told_from_a_full_machine(tmp_path):
+def test_version_trial_tells_wrong_from_full_machine(tmp_path):
     problems = answer(tmp_path, 600, "fine", "wrong", "lost", "full", "kill")["problems"]
     assert problems["fine"] is None
     assert problems["wrong"] == {"error": "ValueError: its answer is 7", "passing": False}
@@ -53,7 +53,7 @@ def test_a_wrong_version_is_told_from_a_full_machine(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_try_ends_when_its_time_is_over(tmp_path):
+def test_version_trial_times_out(tmp_path):
     late = {"error": "it did not finish in time", "passing": True}
     assert answer(tmp_path, 2, "hang") == {"error": None, "problems": {"hang": late}}
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

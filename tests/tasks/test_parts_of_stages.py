@@ -98,7 +98,7 @@ def quarantined(project):
     return [(row["place"], row["reason"], row["detail"]) for row in map(json.loads, lines)]
 
 
-def test_of_a_source_that_is_read_in_parts_the_first_document_with_an_id_is_kept(tmp_path):
+def test_ingest_in_parts_keeps_the_first_document_of_an_id(tmp_path):
     whole = Project(source(tmp_path / "whole"))
     section = {"reader": "folder", "input": "records", "id_field": "key", "max_quarantined": 1.0}
     whole.change(sources={"own": section})
@@ -129,7 +129,7 @@ def contents(project):
 
 
 @pytest.mark.slow
-def test_parts_and_processes_make_no_difference(project, tmp_path):
+def test_stage_outputs_do_not_depend_on_parts_and_processes(project, tmp_path):
     one_core, three_cores = project.copied(tmp_path / "one"), project.copied(tmp_path / "three")
     for stage in ("clean", "deduplicate", "tokenizer own", "pack own"):
         name, *arguments = stage.split()
@@ -163,7 +163,7 @@ def test_a_tokenizer_learns_from_as_much_text_as_it_may_and_says_so(project):
     assert f"learned from {share:.2%} of the training text" in out
 
 
-def test_what_of_the_examples_stands_in_any_part_of_the_text_is_found(small):
+def test_decontamination_finds_examples_in_any_part_of_the_text(small):
     train = small.root / "artifacts/corpus/splits/train.parquet"
     documents = list(read_documents(train))
     shutil.rmtree(train)
@@ -194,7 +194,7 @@ def wait_for_results(project, stage, process, count):
 
 
 @pytest.mark.parametrize("stage", ["clean", pytest.param("deduplicate", marks=pytest.mark.slow)])
-def test_whoever_is_killed_what_is_done_is_not_done_again_and_the_bytes_are_the_same(project, tmp_path, stage):
+def test_killed_workers_do_not_repeat_finished_parts(project, tmp_path, stage):
     calm = project.copied(tmp_path / "calm")
     if stage == "deduplicate":
         for checkout in (calm, project):

@@ -15,7 +15,7 @@ def write(number, folder):
     (folder / "number").write_text(str(number))
 
 
-def test_a_clean_up_that_is_killed_leaves_nothing_that_is_taken_for_a_result(tmp_path, monkeypatch, capsys):
+def test_killed_pool_cleanup_leaves_no_false_result(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def killed(folder, ignore_errors):
@@ -34,7 +34,7 @@ def test_a_clean_up_that_is_killed_leaves_nothing_that_is_taken_for_a_result(tmp
 
 
 @pytest.mark.parametrize(("error", "kept"), [(OSError, True), (UserError, False)])
-def test_what_is_done_stays_where_another_try_may_end_well(tmp_path, monkeypatch, error, kept):
+def test_pool_keeps_results_when_a_retry_may_succeed(tmp_path, monkeypatch, error, kept):
     monkeypatch.chdir(tmp_path)
 
     def fail():

@@ -4,7 +4,7 @@ from tasks.runtime import stage
 from tasks.runtime.stage import Progress
 
 
-def test_what_a_process_before_this_one_has_done_says_nothing_of_the_time_that_is_left(monkeypatch, capsys):
+def test_progress_eta_ignores_work_before_a_resume(monkeypatch, capsys):
     now = 100.0
     monkeypatch.setattr(stage, "monotonic", lambda: now)
     meter = Progress("pretrain", 1500)
@@ -33,7 +33,7 @@ def test_a_line_comes_every_few_seconds_and_at_the_end(monkeypatch, capsys):
     assert "5/30 (17%), 25 s left" in lines[0]
 
 
-def test_what_comes_in_groups_is_estimated_by_all_groups_but_the_first(monkeypatch, capsys):
+def test_progress_eta_skips_the_first_group(monkeypatch, capsys):
     now = 0.0
     monkeypatch.setattr(stage, "monotonic", lambda: now)
 

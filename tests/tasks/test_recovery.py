@@ -85,7 +85,7 @@ def kill(project, paper, where, draw):
         *(pytest.param(paper, 20, marks=pytest.mark.proof) for paper in ("gpt", "bert", "xlnet")),
     ],
 )
-def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_path, paper, kills):
+def test_every_architecture_resumes_after_kills_to_the_same_bytes(built, tmp_path, paper, kills):
     longer = {key.replace("gpt", paper): value for key, value in LONGER.items()}
     whole, project = (built.copied(tmp_path / name) for name in ("whole", "project"))
     for checkout in (whole, project):
@@ -121,7 +121,7 @@ def test_a_snapshot_belongs_to_its_parameters_and_is_left_alone_by_others(built,
     assert list((project.root / "artifacts/snapshots").iterdir()) == [left]
 
 
-def test_a_snapshot_belongs_to_its_code_also_to_what_is_loaded_late(interrupted, undisturbed, tmp_path):
+def test_snapshot_is_not_used_with_other_code(interrupted, undisturbed, tmp_path):
     project = interrupted.copied(tmp_path / "project")
     (left,) = (project.root / "artifacts/snapshots").iterdir()
     model = project.root / "plm_core/models/gpt.py"
@@ -132,7 +132,7 @@ def test_a_snapshot_belongs_to_its_code_also_to_what_is_loaded_late(interrupted,
     assert list((project.root / "artifacts/snapshots").iterdir()) == [left]
 
 
-def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snapshot(small):
+def test_non_finite_loss_ends_the_stage_and_names_the_step(small):
     small.change(pretrain__gpt__training__optimizer__learning_rate=1e30, pretrain__gpt__training__snapshot_every=2)
     _, err = finish(small.start("tasks.stages.pretrain", "gpt"), code=2)
     assert re.search(
@@ -143,7 +143,7 @@ def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snaps
 
 
 @pytest.mark.slow
-def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
+def test_stage_rollback_is_reported(small):
     """Every update breaks the weights: the step after it is rolled back until the limit."""
     small.change(
         pretrain__gpt__training__optimizer__learning_rate=1e30,
@@ -160,7 +160,7 @@ def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
 
 
 @pytest.mark.slow
-def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tmp_path):
+def test_stage_with_two_ranks_equals_one(small, tmp_path):
     """Two on this CPU, as one for each GPU elsewhere, with as many parts of a batch: sums have another order."""
     small.change(pretrain__gpt__training__accumulation=2)
     alone = small.copied(tmp_path / "alone")
@@ -178,7 +178,7 @@ def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tm
 
 
 @pytest.mark.slow
-def test_several_processes_are_interrupted_as_one_and_one_goes_on(small, undisturbed):
+def test_interrupted_ranks_are_resumed_by_one(small, undisturbed):
     small.change(**LONGER)
     process = small.start("tasks.stages.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1")
     small.snapshot(process)
@@ -190,7 +190,7 @@ def test_several_processes_are_interrupted_as_one_and_one_goes_on(small, undistu
 
 
 @pytest.mark.slow
-def test_what_the_user_must_mend_is_said_by_several_processes_with_the_same_status(small):
+def test_user_error_of_ranks_has_the_same_status(small):
     small.change(pretrain__gpt__objective__name="masked")
     _, err = finish(small.start("tasks.stages.pretrain", "gpt", PLM_RANKS="2"), code=2)
     assert "error: pretrain.gpt.objective.name: masked cannot train architecture gpt" in err

@@ -55,7 +55,7 @@ def test_a_wrong_parameter_is_refused_by_its_dotted_name(small, command, changes
     ],
     ids=["no section", "twice", "broken", "section twice", "no UTF-8", "no file", "empty"],
 )
-def test_a_parameter_file_that_cannot_be_used_is_refused_with_its_line(small, change, error):
+def test_unusable_params_yaml_is_refused_with_its_line(small, change, error):
     path = small.root / "params.yaml"
     text = path.read_text()
     path.unlink()

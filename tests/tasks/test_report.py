@@ -144,7 +144,7 @@ def test_the_models_are_described(page):
     assert list(rows["bert"].values())[3:] == ["12,345", "6,789", "987", "26"]
 
 
-def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page):
+def test_report_has_a_column_per_quantity_with_the_best_bold(page):
     columns = {
         "bits per byte": ["1.5000", "**1.2500**", "", "", "2.5000", "1.3750", "1.1250"],
         "pseudo bits per byte": ["", "", "0.7500", ""] + [""] * 3,
@@ -161,7 +161,7 @@ def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page)
     assert "of the first 17 tokens of each document only" in page
 
 
-def test_scores_have_their_spread_over_seeds_and_their_interval(page):
+def test_report_scores_have_spread_and_interval(page):
     rows = table(page, "## Fine-tuning")
     assert list(rows["gpt"]) == ["model", "sotu-era: accuracy", "next: accuracy", "mean"]
     assert list(rows) == [*MODELS, "words alone", "without reading"]
@@ -185,7 +185,7 @@ def test_significantly_better_models_are_named(page):
     assert "**bert** on next (-0.2" in line
 
 
-def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
+def test_report_task_has_metrics_and_confusions(results, page):
     rows = table(page, "Does a passage that begins with B follow one of the same document that ends with A?\n")
     assert rows["bert"]["accuracy"] == "0.924 (0.914 to 0.934)"
     assert rows["bert"]["macro f1"] == "0.100 (0.100 to 0.100)"
@@ -198,7 +198,7 @@ def below(page, task, summary):
     return page.split(f"### {task}\n")[1].split(f"<details><summary>{summary}</summary>\n")[1].split("</details>")[0]
 
 
-def test_scores_on_slices_stand_side_by_side(page):
+def test_report_shows_scores_on_slices(page):
     rows = {
         cells[2]: cells[3:]
         for cells in ([cell.strip() for cell in line.split("|")] for line in below(page, "next", "Slices").splitlines())
@@ -229,7 +229,7 @@ def test_calibration_is_measured_and_drawn(results, page):
     assert (results.root / "artifacts/report/reliability-sotu-era.svg").read_text().startswith("<?xml")
 
 
-def test_the_worst_answers_are_the_surest_wrong_ones_with_their_texts(results, page):
+def test_report_worst_answers_are_the_most_confident_errors(results, page):
     rows = [line for line in below(page, "next", "Worst answers").splitlines() if line.startswith("| gpt ")]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)] for row in rows]
     # From the 533rd both seeds are wrong; before, one of the two.
@@ -249,7 +249,7 @@ def test_slices_of_other_examples_are_refused(project):
     assert "sotu-era.csv: lacks the example 'e007'; run its stage again" in project.refused("tasks.stages.report")
 
 
-def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):
+def test_report_shows_fewshot_scores_by_rule_and_shots(page):
     rows = table(page, "### sotu-era: accuracy")
     assert list(rows) == ["gpt", "without reading"]
     assert list(rows["gpt"]) == ["model", "shots", "sum", "per byte", "per token", "unconditional", "sum, all"]
@@ -262,7 +262,7 @@ def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_
     assert "| gpt | 0 | - | - | - | - | 0.250 |" in page
 
 
-def test_evidence_of_a_seed_that_was_taken_out_is_not_read(project):
+def test_report_ignores_evidence_of_removed_seeds(project):
     project.change(finetune__seeds=[2])
     text = reported(project)
     rows = table(text, "## Fine-tuning")
@@ -278,7 +278,7 @@ def test_samples_are_texts_or_filled_blanks(results, page):
     assert html.count("<svg") == 8
 
 
-def test_speed_is_shown_from_beside_the_report_and_is_no_part_of_it(results, page):
+def test_report_links_speed_without_containing_it(results, page):
     html = (results.root / "artifacts/report/report.html").read_text()
     (shown,) = re.findall('<object data="([^"]+)" type="text/html"', html)
     assert (results.root / "artifacts/report" / shown).resolve() == results.root / paths.METERS / "index.html"
@@ -292,7 +292,7 @@ def test_speed_is_shown_from_beside_the_report_and_is_no_part_of_it(results, pag
     assert "a fast one" in (results.root / paths.METERS / "index.html").read_text()
 
 
-def test_models_of_one_paper_need_no_warning_and_no_task_is_said(project):
+def test_report_of_one_architecture_has_no_warning(project):
     project.change(models={"gpt": "own", "wide": "own"}, finetune__tasks=[])
     text = reported(project)
     assert list(table(text, "## Held-out likelihood")["gpt"]) == ["model", "bits per byte", "perplexity per token"]
@@ -306,7 +306,7 @@ def test_models_of_one_paper_need_no_warning_and_no_task_is_said(project):
     assert "*5-gram (own)*" not in text
 
 
-def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(project, page):
+def test_report_leaves_out_failed_stages(project, page):
     for path in ("metrics/baseline-next", "metrics/fewshot-gpt", "metrics/text-baseline-own"):
         (project.root / f"artifacts/{path}.json").unlink()
     (project.root / "artifacts/slices/next.csv").unlink()
@@ -320,7 +320,7 @@ def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(project, page):
     assert "No answers from gpt: the stage `fewshot` has no output." in text
 
 
-def test_a_model_that_always_answers_the_same_is_named(project):
+def test_report_names_models_with_constant_answers(project):
     path = project.root / "artifacts/evidence/bert/next.2.csv"
     head, *lines = [line.split(",") for line in path.read_text().splitlines()]
     path.write_text("\n".join(",".join(line) for line in [head, *([*x[:4], "other", *x[5:]] for x in lines)]) + "\n")
@@ -339,7 +339,7 @@ def test_a_picture_goes_into_the_page_whatever_its_name():
 
 
 @pytest.mark.parametrize("name", ["$5%-$10%", r"$\frac$"])
-def test_a_name_with_dollars_is_no_formula(name):
+def test_report_escapes_dollar_signs_in_names(name):
     figure, axes = plotting().subplots()
     axes.set(title=name)
     assert f"<!-- {name} -->" in figure_svg(figure)

@@ -35,7 +35,7 @@ def test_passages_of_the_corpus_are_searched_compared_and_on_the_page(small):
     assert small.metrics("baseline-passages")["examples"] == metrics["examples"]
 
 
-def test_queries_of_a_table_of_ones_own(small):
+def test_search_with_custom_queries(small):
     folder = small.root / "data/faq"
     folder.mkdir()
     rows = [{"asked": f"ba {i}", "answer": f"limu {i // 2}"} for i in range(40)]

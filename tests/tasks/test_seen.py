@@ -49,7 +49,7 @@ def opened(project):
 
 
 @pytest.mark.parametrize("name", ["gpt", *SECTIONS])
-def test_a_row_is_what_was_read_and_its_documents_hold_it(trained, name):
+def test_seen_rows_match_the_documents_that_were_read(trained, name):
     """The restored pieces of every named part are those of that part of the document's text."""
     store, tokenizer = opened(trained)
     texts = {d.id: d for d in read_documents(trained.root / "artifacts/corpus/splits/train.parquet")}
@@ -90,7 +90,7 @@ def test_a_row_is_what_was_read_and_its_documents_hold_it(trained, name):
         assert sum(piece not in PIECES for piece in pieces) <= ordinary <= 29
 
 
-def test_people_read_masks_with_what_was_there_and_where_a_text_comes_from(trained):
+def test_seen_shows_masks_and_source_documents(trained):
     shown = {name: trained.run("tasks.commands.seen", name, "--step=1", "--rows=2")[0] for name in SECTIONS}
     for name, text in shown.items():
         assert text.count("\nrow ") == 2
@@ -103,7 +103,7 @@ def test_people_read_masks_with_what_was_there_and_where_a_text_comes_from(train
     assert "</s>" in shown["gpt_documents"]
 
 
-def test_a_step_that_was_not_is_refused(trained):
+def test_seen_refuses_steps_that_did_not_happen(trained):
     for step in (0, 7, -1):
         error = trained.refused("tasks.commands.seen", "bert", f"--step={step}")
         assert error == f"error: seen.step: {step}; expected 1 to 6 (pretrain.bert.training.steps)"
@@ -111,7 +111,7 @@ def test_a_step_that_was_not_is_refused(trained):
     assert "pretrain.none: no such section" in trained.refused("tasks.commands.seen", "none", "--step=1")
 
 
-def test_what_was_trained_from_something_else_is_refused(small):
+def test_seen_refuses_models_of_other_inputs(small):
     small.run("tasks.commands.seen", "gpt", "--step=1")
     remedy = "`dvc repro pretrain@gpt` trains on what is there now"
     batch = TRAINING["batch"]

@@ -42,7 +42,7 @@ def served(request, tmp_path, tokenizers, device):
     return model, objective, "lossy_" if kind == "wordpiece" else ""
 
 
-def test_a_text_is_answered_with_its_likelihood_under_its_name(served):
+def test_served_model_answers_with_named_likelihood(served):
     model, objective, prefix = served
     texts = ["so kasi lobitumo " * 9, "Ünïcödé 漢字"]
     answer = model.predict(None, pd.DataFrame({"text": texts}), {"max_new_tokens": 7, "temperature": 0.0, "seed": 5})
@@ -53,7 +53,7 @@ def test_a_text_is_answered_with_its_likelihood_under_its_name(served):
     assert [bool(text) for text in answer["continuation"]] == [objective != "masked"] * 2
 
 
-def test_what_holds_no_token_is_refused(served):
+def test_served_model_refuses_texts_without_tokens(served):
     model, *_ = served
     for text in (None, float("nan")):
         with pytest.raises(MlflowException, match=r"text: found (None|nan); expected text"):
@@ -64,19 +64,19 @@ def test_what_holds_no_token_is_refused(served):
         assert refused.value.get_http_status_code() == 400
 
 
-def test_the_library_that_reads_the_tokenizer_is_required_and_no_other(served, tmp_path):
+def test_served_model_requires_only_its_tokenizer_library(served, tmp_path):
     named = {line.split("==")[0] for line in requirements(tmp_path / "model")} & {"sentencepiece", "tokenizers"}
     file = next((tmp_path / "model").glob("tokenizer.*")).name
     assert named == {"sentencepiece" if file == "tokenizer.model" else "tokenizers"}
 
 
-def test_defaults_are_those_of_the_command():
+def test_served_model_defaults_match_sampling_config():
     for spec in signature().params.params:
         assert spec.default == getattr(SamplingConfig(), spec.name), spec.name
 
 
 @pytest.mark.parametrize("served", [("gpt", "causal", "bpe")], indirect=True)
-def test_what_would_take_too_long_is_refused_with_the_bound(served):
+def test_served_model_refuses_too_long_requests(served):
     model, *_ = served
     for texts, params, message in [
         (["so"], {"max_new_tokens": 1025}, r"max_new_tokens: 1025; expected at most 1024"),

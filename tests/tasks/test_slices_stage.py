@@ -21,7 +21,7 @@ def test_a_row_stands_for_every_test_example(built):
         assert counted["contaminated"] == sum(f.overlap >= 0.5 for f in slices.values())
 
 
-def test_an_example_out_of_the_training_text_is_found(small):
+def test_slices_mark_examples_in_the_training_text(small):
     """Among the test examples, a paragraph that occurs in the training split: after an edit of the corpus, say."""
     train = next(iter(read_documents(small.root / "artifacts/corpus/splits/train.parquet")))
     folder, task = small.root / "artifacts/examples/sotu-era", TASKS["sotu-era"].task

@@ -86,7 +86,7 @@ def test_every_record_document_and_paragraph_is_kept_or_removed(built, documents
         )
 
 
-def test_the_order_in_which_text_arrives_changes_nothing(built, small):
+def test_corpus_does_not_depend_on_input_order(built, small):
     """The same records, from last to first and in one file."""
     files = sorted((small.root / "data").rglob("*.jsonl"))
     lines = [line for file in files for line in file.read_text().splitlines()]
@@ -98,7 +98,7 @@ def test_the_order_in_which_text_arrives_changes_nothing(built, small):
     assert small.files("artifacts/corpus") == built.files("artifacts/corpus")
 
 
-def test_the_corpus_is_read_by_the_tools_that_people_use(built):
+def test_corpus_is_readable_by_pandas_and_datasets(built):
     path = str(built.root / "artifacts/corpus/splits/train.parquet")
     ids = [d.id for d in read_documents(Path(path))]
     assert pandas.read_parquet(path)["id"].tolist() == ids
@@ -149,7 +149,7 @@ def test_the_curve_and_the_metrics_of_pretrain_agree(built):
     assert (config["step"], config["valid_nats"]) == (metrics["best_step"], metrics["valid_loss"])
 
 
-def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(built):
+def test_report_is_one_file_without_external_links(built):
     text = (built.root / "artifacts/report/report.md").read_text()
     assert f"{built.metrics('evaluate-gpt')['bits_per_byte']:.4f}" in text
     assert f"{built.metrics('finetune-gpt-sotu-era-2')['accuracy']:.3f}" in text
@@ -178,7 +178,7 @@ def test_every_stage_gives_the_same_bytes_when_it_runs_again(built, small):
     assert small.files() == built.files()
 
 
-def test_another_checkpoint_is_measured_without_touching_the_models_own_results(built, small):
+def test_evaluating_another_checkpoint_keeps_own_results(built, small):
     """The section of the parameters that made it need not have a model today."""
     (small.root / "artifacts/models/gpt").rename(small.root / "champion")
     evidence = ("--checkpoint", "champion", "--evidence", "elsewhere")
@@ -193,7 +193,7 @@ def test_another_checkpoint_is_measured_without_touching_the_models_own_results(
     assert small.files() == built.files()
 
 
-def test_evidence_tells_results_of_other_rules_apart(built, small):
+def test_evidence_distinguishes_measurement_rules(built, small):
     """Another stride, or other text that was trained on: the examples are the same, the numbers not comparable."""
 
     def measured(name):
@@ -241,7 +241,7 @@ def test_an_edit_while_dvc_runs_the_stage_never_ends_as_up_to_date(small):
     assert "pretrain@gpt" in status
 
 
-def test_ctrl_c_ends_a_training_with_its_state_saved_and_its_old_results_whole(built, small):
+def test_ctrl_c_saves_a_snapshot_and_keeps_old_results(built, small):
     small.change(**LONG)
     process = small.start("tasks.stages.pretrain", "gpt")
     small.snapshot(process)

@@ -42,7 +42,7 @@ def test_a_training_begins_with_the_weights_of_a_checkpoint(small, start):
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
-def test_a_training_begins_with_what_stands_near_each_token(small):
+def test_initial_embeddings_of_pretrain_are_neighbours(small):
     """Where the parameters ask for neighbours, which are counted in the training text."""
     small.change(
         pretrain__gpt__training__optimizer=STILL,
@@ -73,9 +73,7 @@ def test_a_training_begins_with_what_stands_near_each_token(small):
         ({"pretrain__gpt__architecture": "llama"}, "architecture: found llama; expected gpt, as in artifacts/imported"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused_before_the_first_stage_and_by_its_own(
-    small, start, changes, message
-):
+def test_start_refuses_unfit_checkpoints_early(small, start, changes, message):
     small.change(pretrain__gpt__start=start)
     small.change(**changes)
     assert small.run("tasks.commands.check", code=2)[1].startswith(f"error: pretrain.gpt.{message}")
@@ -94,7 +92,7 @@ def test_a_checkpoint_with_another_tokenizer_is_refused(small, start):
     assert small.run("tasks.commands.check", code=2)[1].startswith(message)
 
 
-def test_what_the_import_prints_is_a_section_that_starts_from_it(small):
+def test_import_prints_a_section_that_starts_from_it(small):
     """The sizes too, of which not all have a shape."""
     small.run("tasks.commands.export", "exported", "--checkpoint", "artifacts/models/gpt")
     section, given = imported(small, "exported")
@@ -125,7 +123,7 @@ def test_a_tokenizer_of_any_kind_may_be_given(small, tokenizers, kind):
 
 
 @pytest.mark.parametrize(("paper", "model"), [("roberta", "bert"), ("llama", "gpt")])
-def test_a_published_model_goes_on_with_its_own_tokenizer(small, paper, model):
+def test_start_from_a_published_model_keeps_its_tokenizer(small, paper, model):
     """From its folder to evidence: likelihood, a fine-tuning, and a folder that transformers loads."""
     published.write(paper, small.root / "theirs")
     section, given = imported(small, "theirs")
@@ -151,7 +149,7 @@ def test_a_published_model_goes_on_with_its_own_tokenizer(small, paper, model):
     assert transformers.AutoModel.from_pretrained(small.root / "again").config.model_type == paper
 
 
-def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
+def test_report_shows_the_benefit_of_a_start(small):
     """An encoder published without a head: as it is it predicts nothing, so its likelihood and its pairs are not known;
     the table has what all are measured on, and the gate judges no task that a champion cannot do."""
     published.write("bert-encoder", small.root / "theirs")
@@ -185,8 +183,8 @@ def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
     assert not {"blocks.0.attention.qkv.weight", "blocks.1.down.weight"} & same
     text = (small.root / "artifacts/report/report.md").read_text()
     worth = text.split("## Was it worth it? theirs\n")[1].split("\n## ")[0]
-    assert "- Carried on, beside as published (theirs-published): " in worth
-    assert "- Carried on, beside from scratch (theirs-scratch): " in worth
+    assert "- Carried on, versus as published (theirs-published): " in worth
+    assert "- Carried on, versus from scratch (theirs-scratch): " in worth
     (likelihood,) = (line for line in worth.splitlines() if line.startswith("| likelihood"))
     assert likelihood.count("not known") == 2  # of the start, and of the 5-gram, which is asked something else
     assert worth.count("| passages: ndcg at 10 |") == 1
@@ -196,7 +194,7 @@ def test_what_a_start_was_worth_stands_at_the_top_of_the_report(small):
     assert rules.for_evidence(evidence / "theirs", evidence / "theirs-published").tasks() == ["passages/score"]
 
 
-def test_a_start_goes_on_with_new_pieces_of_the_text(small):
+def test_start_with_an_extended_tokenizer(small):
     """Made by the stage; new rows begin as means, and a start with another tokenizer is still refused."""
     published.write("llama", small.root / "theirs")
     section, given = imported(small, "theirs")

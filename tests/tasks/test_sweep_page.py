@@ -48,7 +48,7 @@ def page(folder, study, direction="lower", most=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("direction", "best", "front"), [("lower", [1, 0, 4], "1, 0"), ("higher", [4, 0, 1], "4, 0")])
-def test_the_page_shows_the_best_first_and_what_became_of_the_others(tmp_path, study, direction, best, front):
+def test_sweep_page_shows_the_best_trial_first(tmp_path, study, direction, best, front):
     text = page(tmp_path, study, direction)
     assert f"The best is trial {best[0]} with {ENDS[best[0]][0]:g}; <code>dvc exp apply" in text
     assert f"the trials that no other one beats in both: {front}. Times" in " ".join(text.split())
@@ -60,7 +60,7 @@ def test_the_page_shows_the_best_first_and_what_became_of_the_others(tmp_path, s
     assert "failed a | b" in text
 
 
-def test_a_sweep_with_one_trial_has_no_picture_and_one_without_says_so(tmp_path, study):
+def test_sweep_page_with_few_trials_has_no_picture(tmp_path, study):
     text = page(tmp_path, study, most=1)
     assert "<svg" not in text
     assert "The best is trial 0 with 3" in text

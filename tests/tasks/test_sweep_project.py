@@ -14,7 +14,7 @@ def git(root, *arguments):
 
 
 @pytest.mark.slow
-def test_trials_run_what_has_changed_and_their_runs_are_below_the_sweep_s(small):
+def test_sweep_trials_run_changed_stages_below_the_sweep_run(small):
     (small.root / ".dvc/config").write_text("[core]\n    analytics = false\n")
     (small.root / ".gitignore").write_text(IGNORED)
     rate = "pretrain.gpt.training.optimizer.learning_rate"

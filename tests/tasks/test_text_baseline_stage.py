@@ -22,7 +22,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_the_figures_are_of_the_documents_that_models_are_measured_on(built):
+def test_text_baseline_uses_the_documents_of_the_models(built):
     train, test = (
         list(read_documents(built.root / f"artifacts/corpus/splits/{split}.parquet")) for split in ("train", "test")
     )
@@ -48,14 +48,14 @@ def test_the_figures_are_of_the_documents_that_models_are_measured_on(built):
     assert metrics["ngram_bits_per_byte"] == pytest.approx(bits, rel=1e-12)
 
 
-def test_a_model_is_compared_with_it_by_the_same_rules(built):
+def test_text_baseline_is_measured_by_the_rules_of_models(built):
     columns = ("id", "sha256", "bytes", "tokens", "quantity", "measured")
     tables = rows(built.root / EVIDENCE), rows(built.root / "artifacts/evidence/gpt/likelihood.csv")
     first, second = ([[row[name] for name in columns] for row in table] for table in tables)
     assert first == second
 
 
-def test_the_compressor_reads_evenly_spread_documents_where_not_all_fit(monkeypatch):
+def test_compressor_baseline_samples_evenly(monkeypatch):
     monkeypatch.setattr(text_baseline, "ROOM", 1100)
     monkeypatch.setattr(text_baseline, "LEAST", 350)
     documents = [Document(f"d{i}", f"{i:02}" * 50, "s") for i in range(10)]
@@ -68,7 +68,7 @@ def test_the_compressor_reads_evenly_spread_documents_where_not_all_fit(monkeypa
         )
 
 
-def test_of_a_large_text_only_the_first_documents_are_read(small):
+def test_text_baseline_reads_the_first_documents_only(small):
     """As many for the 5-gram as for the compressor."""
     whole = small.metrics("text-baseline-own")
     path = small.root / "tasks/stages/text_baseline.py"

@@ -29,7 +29,7 @@ def texts(project, split):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["wordpiece", "bytelevel"])
-def test_the_whole_chain_runs_with_another_kind(small, kind):
+def test_every_tokenizer_kind_runs_through_the_pipeline(small, kind):
     small.change(
         tokenizers__own__kind=kind,
         tokenizers__own__character_coverage=0.99,
@@ -63,7 +63,7 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
     assert small.run("tasks.commands.generate", "Ba", *options)[0] == sample["prompt"] + sample["continuation"] + "\n"
 
 
-def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
+def test_tokenizer_stage_writes_vocabulary_metrics(built):
     assert list(built.metrics("tokenizer-own")) == [*NUMBERS, "learned_share"]
     log = (built.root / "repro.log").read_text()
     words = " ".join(texts(built, "valid")).replace(".", "").split()
@@ -71,7 +71,7 @@ def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
     assert f"  {word}: ▁" in log
 
 
-def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
+def test_compare_tokenizers_writes_nothing(built):
     before = built.files()
     command = ("tasks.commands.compare_tokenizers", "307", "99", "50000")
     out, _ = built.run(*command, "--json")
@@ -113,7 +113,7 @@ def test_a_given_tokenizer_is_measured_with_the_words_that_cost_it_most(built):
     )
 
 
-def test_a_sample_is_trained_on_where_it_is_asked_for(built):
+def test_tokenizer_comparison_may_use_a_sample(built):
     size = sum(map(len, texts(built, "train"))) // 3
     command = ("tasks.commands.compare_tokenizers", "291", "--kind", "wordpiece", "--lowercase", "--json")
     whole, part = (json.loads(built.run(*command, *more)[0])["tokenizers"][0] for more in ((), (f"--sample={size}",)))

@@ -30,7 +30,7 @@ with tracked("pretrain-gpt", params, {{"data/tokens": "{"f" * 64}"}}, "abc") as 
 """
 
 
-def test_a_run_shows_all_that_the_stage_did(folder):
+def test_mlflow_run_shows_all_of_the_stage(folder):
     process = start(folder, FULL, PLM_PARENT_RUN_ID="a" * 32, PLM_STAGE="pretrain@gpt", WAIT_FOR="go")
     client = client_of(folder)
     wait_until(lambda: runs_of(client) and "system/cpu_utilization_percentage" in runs_of(client)[0].data.metrics)
@@ -61,7 +61,7 @@ def test_a_run_shows_all_that_the_stage_did(folder):
     assert (folder / "artifacts/meters/runs/pretrain-gpt.txt").read_text() == f"{page}\n"
 
 
-def test_stages_that_follow_each_other_have_one_publisher_which_ends_after_the_last(folder):
+def test_consecutive_stages_share_one_publisher(folder):
     body = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)\n"
     assert stage(folder, body.format("first")).stderr == ""
     sent(folder)
@@ -76,7 +76,7 @@ def test_stages_that_follow_each_other_have_one_publisher_which_ends_after_the_l
     wait_until(lambda: not publishers_of(folder))
 
 
-def test_off_means_that_mlflow_is_neither_imported_nor_run(fresh):
+def test_tracking_off_neither_imports_nor_runs_mlflow(fresh):
     body = FULL + "print('mlflow' in sys.modules)"
     begin = time.monotonic()
     done = stage(fresh, body, PLM_TRACKING="off")
@@ -92,7 +92,7 @@ ENDINGS = {
 }
 
 
-def test_the_status_is_how_the_stage_ended(folder):
+def test_mlflow_run_status_is_how_the_stage_ended(folder):
     body = "with tracked({0!r}, {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 3)\n    {0}\n    time.sleep(5)"
     stages = {ending: start(folder, body.format(ending)) for ending in ENDINGS}
     for ending, process in stages.items():
@@ -106,7 +106,7 @@ def test_the_status_is_how_the_stage_ended(folder):
     assert all(run.data.metrics == {"x": 1.0} for run in runs_of(client))
 
 
-def test_a_run_whose_stage_and_publisher_died_is_closed_by_the_next_one_and_one_that_goes_on_is_not(folder):
+def test_orphaned_mlflow_run_is_closed_by_the_next_stage(folder):
     code = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)\n    time.sleep(300)"
     dead, alive = (start(folder, code.format(name)) for name in ("dead", "alive"))
     client = client_of(folder)
@@ -125,7 +125,7 @@ def test_a_run_whose_stage_and_publisher_died_is_closed_by_the_next_one_and_one_
 
 
 @pytest.mark.slow
-def test_two_servers_get_the_runs_that_are_meant_for_them(folder, tmp_path):
+def test_publisher_sends_runs_to_their_own_server(folder, tmp_path):
     other = f"sqlite:///{tmp_path}/other.db"
     code = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)\n    time.sleep(8)"
     both = [start(folder, code.format("here")), start(folder, code.format("there"), MLFLOW_TRACKING_URI=other)]
@@ -161,7 +161,7 @@ def test_a_point_that_mlflow_refuses_does_not_keep_the_others(folder):
         ("sqlite:///params.yaml", "file is not a database"),
     ],
 )
-def test_an_mlflow_that_cannot_be_used_costs_one_line_and_no_time(folder, uri, says):
+def test_unusable_mlflow_costs_one_line_and_no_time(folder, uri, says):
     process = start(folder, FULL + "print('written')", MLFLOW_TRACKING_URI=uri, WAIT_FOR="go")
     wait_until(lambda: any(path.read_text() for path in folder.glob("artifacts/journals/*.publisher")))
     (folder / "go").touch()
@@ -187,7 +187,7 @@ def kept(folder):
     return "".join(path.read_text() for path in files)
 
 
-def test_a_password_in_the_address_is_neither_kept_nor_said(folder):
+def test_tracking_password_is_neither_stored_nor_printed(folder):
     uri = f"http://bot:{SECRET}@127.0.0.1:9"
     process = start(folder, TRAINING, MLFLOW_TRACKING_URI=uri)
     wait_until(lambda: "MlflowException: API request to http://127.0.0.1:9" in kept(folder))
@@ -200,7 +200,7 @@ def test_a_password_in_the_address_is_neither_kept_nor_said(folder):
     assert page == "http://127.0.0.1:9/#/experiments/1/runs/2"
 
 
-def test_a_long_error_is_cut_and_its_password_is_not_cut_open():
+def test_truncated_error_still_hides_the_password():
     for length in range(250, 320):
         error = ValueError("x" * length + f" http://bot:{SECRET}@example.org:5000")
         assert SECRET[:3] not in one_line(error)
@@ -210,7 +210,7 @@ def test_a_long_error_is_cut_and_its_password_is_not_cut_open():
 @pytest.mark.parametrize(
     ("params", "missing"), [("other: {}", "tracking"), ("tracking: {experiment: plm}", "tracking.uri")]
 )
-def test_a_wrong_section_of_params_costs_one_line(folder, params, missing):
+def test_missing_tracking_section_is_one_line(folder, params, missing):
     (folder / "params.yaml").write_text(f"{params}\n")
     done = stage(folder, FULL + "print('written')")
     assert (done.returncode, done.stdout) == (0, "a moment\nwritten\n")
@@ -235,7 +235,7 @@ def test_git_state_is_on_the_run(tmp_path, monkeypatch):
     assert origin("plm run") == tags | {"git.dirty": "true"}
 
 
-def test_data_sets_say_which_part_of_the_data_they_are():
+def test_mlflow_datasets_name_their_part():
     places = ("artifacts/corpus/splits/test.parquet", "artifacts/examples/next", "artifacts/tokens", "my/texts", ".")
     logged = datasets(dict.fromkeys(places, "f" * 64))
     contexts = [{tag.key: tag.value for tag in dataset.tags}["mlflow.data.context"] for dataset in logged]
@@ -243,7 +243,7 @@ def test_data_sets_say_which_part_of_the_data_they_are():
 
 
 @pytest.mark.slow
-def test_an_experiment_opens_with_a_note_that_a_person_may_change_and_with_views_that_follow_the_parameters(folder):
+def test_mlflow_experiment_has_a_note_and_views(folder):
     params = folder / "params.yaml"
     rules = {"score": {"direction": "higher"}, "bits_per_byte": {"direction": "lower"}}
     wanted = yaml.safe_load(params.read_text()) | {"promotion": {"metrics": rules}, "finetune": {"tasks": ["era"]}}

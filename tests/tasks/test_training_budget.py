@@ -16,7 +16,7 @@ def results(project):
 
 
 @pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_a_training_that_has_spent_its_budget_goes_on_with_a_higher_one_bit_for_bit(built, small, ranks):
+def test_spent_budget_resumes_bit_identical_with_a_higher_one(built, small, ranks):
     if ranks == "1":
         expected = results(built)
     else:

@@ -1,8 +1,8 @@
 """Datasets of the Hugging Face hub, streamed: only what is read is transferred.
 
 A manifest (JSON) pins a commit of the dataset: a branch or tag may move, and change what is read. Used by the source
-``hub``, whose input is a manifest, and by the examples of GLUE. Whether the hub answers is asked first, because its own
-libraries retry five times, for more than half a minute.
+``hub``, whose input is a manifest, and by the examples of GLUE. One request checks first whether the hub answers,
+because its own libraries retry five times, for more than half a minute.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How likely a text is to a model: the measured quantity depends on its objective. Used wherever models are scored.
+"""How likely a text is under a model; the quantity depends on its objective. Used wherever models are scored.
 
 A causal model predicts a token from those before it, a masked model from all others, a permutation model from those
 before it in some order: only numbers of the same name may be compared. The likelihood of a lossy tokenizer's tokens
@@ -33,6 +33,6 @@ def named(quantity: str, tokenizer: Tokenizer) -> str:
 
 
 def in_evidence(quantity: str, tokenizer: Tokenizer) -> str:
-    """The same in evidence, where a lossy tokenizer is named by its digest; one that extends another drops the same
-    words and characters, and is named by that."""
+    """Its name in evidence, with the digest of a lossy tokenizer; one that extends another drops the same words and
+    characters, and goes by the digest of that one."""
     return named(quantity, tokenizer) + ("" if tokenizer.lossless else f" of {tokenizer.starts[0][:12]}")

@@ -25,7 +25,7 @@ from plm_core.evaluation.likelihood.document_scores import (
 from plm_core.training.device import Device
 
 WINDOWS_AT_ONCE = 16
-"""The number of windows of the context's length that form a batch; of shorter ones more do."""
+"""The number of windows of the context's length in a batch; it holds more of shorter ones."""
 
 
 def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:

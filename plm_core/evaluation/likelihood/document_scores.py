@@ -151,8 +151,7 @@ def token_nats(model: Any, hidden: torch.Tensor, targets: torch.Tensor) -> torch
 
 def group_texts(texts: Iterable[Text], of: Callable[[Text], int] | None = None, batch: int = 1) -> Iterator[list[Text]]:
     """The texts in groups of ``TEXTS_AT_ONCE`` or, if ``of`` is the number of positions to be read for a text and
-    ``batch`` that of a batch, in groups that end as soon as they fill ``BATCHES_AT_ONCE`` batches.
-    """
+    ``batch`` that of a batch, in groups that end as soon as they fill ``BATCHES_AT_ONCE`` batches."""
     most = BATCHES_AT_ONCE * batch if of else TEXTS_AT_ONCE
     group: list[Text] = []
     filled = 0
@@ -173,10 +172,10 @@ def read_in_batches(
     nats_of: Callable[..., torch.Tensor],
     positions: int,
 ) -> list[float]:
-    """The summed nats of each of ``texts`` texts, read in windows of which those of one shape form batches.
+    """The summed nats of each of ``texts`` texts, read in windows, which are batched by shape.
 
     A window has a shape, which begins with its length, and a place, which begins with the text's number; ``nats_of``
-    gives the nats ``[R]`` of R places of one shape. A batch has at most so many positions, or one window.
+    gives the nats ``[R]`` of R places of one shape. A batch has at most this many ``positions``, or one window.
     """
     alike: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for shape, place in windows:

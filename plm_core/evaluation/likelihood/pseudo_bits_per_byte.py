@@ -28,7 +28,7 @@ from plm_core.text.tokenizers import CLS, EOS, MASK, SEP
 from plm_core.training.device import Device
 
 COPIES_AT_ONCE = 64
-"""The number of masked copies of the longest windows that form a batch; of shorter ones more do."""
+"""The number of masked copies of the longest windows in a batch; it holds more of shorter ones."""
 
 Predict = Callable[[Tensor, Tensor], Tensor]
 """Windows ``[N, n]`` with masks, and the place ``[N, 1]`` of the requested token in each, to its logits ``[N, 1,

@@ -1,11 +1,11 @@
-"""What watches a training run, one concern a file. The loop calls each by name, where it has something to do."""
+"""Observers of a training run, one concern per file. The loop calls each one explicitly, where it is needed."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
 class Callback:
-    """A watcher with memory. A snapshot keeps the fields named in ``saved``, as JSON."""
+    """An observer with state: a snapshot stores the fields named in ``saved``, as JSON."""
 
     saved: ClassVar[tuple[str, ...]] = ()
 

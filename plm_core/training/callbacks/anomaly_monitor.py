@@ -1,4 +1,4 @@
-"""Losses and gradients that show that training is diverging: the run ends, continues, or rolls back to a snapshot."""
+"""Detects losses and gradients that suggest divergence: the run ends, continues, or rolls back to a snapshot."""
 
 import math
 import statistics
@@ -15,7 +15,7 @@ from plm_core.training.training_config import LoopConfig
 
 
 class Diverged(UserError):
-    """The loss or the gradient is not finite or spikes, more often than is tolerated."""
+    """The loss or the gradient was not finite, or spiked, more often than is tolerated."""
 
     def __init__(self, message: str, batch: int) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class Diverged(UserError):
 
 
 class AnomalyMonitor(Callback):
-    """``training.anomalies``: compares each step with those before it, and counts what was wrong."""
+    """``training.anomalies``: compares each step with those before it, and counts anomalies."""
 
     saved = ("recent", "anomalies", "rollbacks")
 
@@ -35,22 +35,22 @@ class AnomalyMonitor(Callback):
         self.anomalies: list[int] = []
         """The steps (from 1) at which something was wrong."""
         self.rollbacks: list[tuple[int, int]] = []
-        """Pairs of a step (from 0) and how many more batches are skipped from there on."""
+        """Pairs of a step (from 0) and the number of additional batches that are skipped from there on."""
 
     def batch(self, step: int) -> int:
         """The data index (from 0) of the batch that ``step`` (from 0) reads."""
         return step + sum(passed for begin, passed in self.rollbacks if step >= begin)
 
     def before_update(self, nll: Tensor, norm: Tensor, num_targets: int) -> str | None:
-        """What is wrong with this gradient; ``stop`` checks at reports instead, so that no step waits for the GPU."""
+        """What is wrong with this gradient; ``stop`` checks only at reports, so that no step waits for the GPU."""
         if self._config.anomalies.policy == "stop":
             return None
         loss = float(self._ranks.sum(nll.double().cpu())) / num_targets
         return self.judge(loss, self._ranks.broadcast(float(norm)), self.recent)
 
     def check(self, steps: Iterable[tuple[int, float, float]], alone: bool = False) -> None:
-        """Check updates that were done: step (from 0), mean loss and gradient norm; if ``alone``, not against earlier
-        ones.
+        """Check completed updates, given as step (from 0), mean loss and gradient norm; with ``alone``, each without
+        comparing it with earlier ones.
 
         Raises:
             Diverged: as ``tolerate``.
@@ -61,8 +61,8 @@ class AnomalyMonitor(Callback):
                 self.tolerate(wrong, step, step)
 
     def judge(self, loss: float, norm: float, recent: list[tuple[float, float]]) -> str | None:
-        """What is wrong with a step's mean loss or gradient norm, after the ``recent`` ones; if nothing is, it becomes
-        the newest of them."""
+        """What is wrong with a step's mean loss or gradient norm, compared with the ``recent`` ones; None if nothing
+        is, and the step joins them."""
         config = self._config.anomalies
         if not math.isfinite(loss) or not math.isfinite(norm):
             return f"the loss is {loss} and the gradient norm {norm}"

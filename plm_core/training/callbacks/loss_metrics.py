@@ -1,4 +1,4 @@
-"""The reports of a run, added up without any step waiting for the device, and the weights of its best validation."""
+"""The reports of a run, accumulated without making a step wait for the device, and the best weights so far."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,20 +15,20 @@ from plm_core.training.ranks import Ranks
 
 
 class StepResult(NamedTuple):
-    """The metrics of a step, before a report covers it."""
+    """The metrics of a step that no report covers yet."""
 
     nll: Tensor | float
-    """The summed negative log-likelihood: of this process's rows while a tensor, of the global batch as a number."""
+    """The summed negative log-likelihood: as a tensor, of this process's rows; as a number, of the global batch."""
     norm: Tensor | float
     """The 2-norm of the gradient, before clipping."""
     predictions: int
     positions: int
     anomaly: str | None = None
-    """Why the update was left out; None if it was done."""
+    """Why the update was skipped; None if it was made."""
 
 
 class Validation(NamedTuple):
-    """The result of the weights on held-out data."""
+    """The result of one validation on held-out data."""
 
     loss: float
     """Mean negative log-likelihood, in nats."""
@@ -38,7 +38,7 @@ class Validation(NamedTuple):
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """A report of the loop on the steps since the previous one."""
+    """A report on the steps since the previous report."""
 
     step: int
     """Steps done."""
@@ -47,15 +47,15 @@ class StepMetrics:
     predictions: int
     """Predictions trained on in these steps (targets that are not ignored)."""
     positions: int
-    """Positions read in these steps, each once: rows by their length, padding too."""
+    """Positions read in these steps, each counted once: rows times their length, padding included."""
     loss: float
-    """The mean negative log-likelihood of the predictions, in nats; NaN if all updates were left out."""
+    """The mean negative log-likelihood of the predictions, in nats; NaN if all updates were skipped."""
     gradient_norm: float
     """The 2-norm of the last step's gradient, before clipping."""
     learning_rate: float
     """The learning rate of the last step."""
     skipped: int = 0
-    """The number of these steps whose update was left out."""
+    """The number of these steps whose update was skipped."""
     passed: int = 0
     """The number of batches that rollbacks have skipped so far."""
     valid_loss: float | None = None
@@ -69,12 +69,12 @@ class StepMetrics:
 
     @property
     def restored(self) -> bool:
-        """Whether it is from a snapshot, about steps of an earlier process."""
+        """Whether it comes from a snapshot and covers steps of an earlier process."""
         return self.throughput is None
 
 
 class Metrics(Callback):
-    """All reports so far, and the steps that none covers yet."""
+    """All reports so far, and the steps that no report covers yet."""
 
     saved = ("reports", "pending")
 
@@ -95,7 +95,7 @@ class Metrics(Callback):
         self.pending[len(self.pending) - len(waiting) :] = settled
 
     def losses(self, step: int) -> Iterator[tuple[int, float, float]]:
-        """Step (from 0), mean loss and gradient norm of each pending update, of which ``step`` - 1 is the last;
+        """Step (from 0), mean loss and gradient norm of each pending update; the last one is ``step`` - 1. Call
         ``settle`` first."""
         for number, done in enumerate(self.pending, start=step - len(self.pending)):
             if done.anomaly is None:
@@ -104,7 +104,7 @@ class Metrics(Callback):
     def report(
         self, step: int, rate: float, passed: int, valid: Validation | None, throughput: Throughput, first: bool
     ) -> StepMetrics:
-        """Report the pending steps, which must be settled, and clear them; ``rate`` is the last one's."""
+        """Report the pending steps, which must be settled, and clear them; ``rate`` is the last step's."""
         trained = [done for done in self.pending if done.anomaly is None]
         predictions = sum(done.predictions for done in trained)
         report = StepMetrics(
@@ -127,7 +127,7 @@ class Metrics(Callback):
         return report
 
     def state_dict(self) -> dict[str, Any]:
-        """The reports and the pending steps, as JSON; what a report cost belongs to the process that measured it."""
+        """The reports and pending steps, as JSON, without the cost: that belongs to the process that measured it."""
         self.settle()
         return {
             "reports": [vars(report) | {"throughput": None, "first": False} for report in self.reports],
@@ -149,7 +149,7 @@ def best_report(reports: list[StepMetrics]) -> StepMetrics:
 
 
 class BestWeights(Callback):
-    """Copies of the weights: at first the initial ones, so that a run without a validation leaves those."""
+    """A copy of the best weights; until the first validation, of the initial weights."""
 
     saved = ("best_step",)
 

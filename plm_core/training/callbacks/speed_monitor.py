@@ -1,8 +1,9 @@
 """The meters of a training run: speed, utilisation, memory and energy. They never change its results.
 
-Energy is counted by the machine: on a GPU by NVML's counter of the board; on a CPU by the RAPL counters of the packages
+Energy comes from hardware counters: on a GPU, NVML's counter of the board; on a CPU, the RAPL counters of the packages
 (Intel SDM, volume 3, "Platform specific power management support"; AMD has the same) through Linux's powercap files,
-which only root can read on many systems. Both count everything that runs there. Without a counter there is no number.
+which only root can read on many systems. Both count everything that runs there. Without a counter, no energy is
+reported.
 """
 
 import os
@@ -34,7 +35,7 @@ class Throughput:
     seconds: float
     """Wall-clock time of these steps, without validation and snapshots."""
     positions: int
-    """Positions read in these steps, each once, padding too."""
+    """Positions read in these steps, each counted once, padding included."""
     split: dict[str, float]
     """``seconds`` by activity: data, forward, backward, optimizer, other."""
     tokens_per_second: float
@@ -70,10 +71,10 @@ class SpeedMonitor(Clock):
         self._datasheet = datasheet_flops(device_name(device.device)) if self._precision == "bfloat16" else None
 
     def calibrate(self, rows: Batch) -> None:
-        """Count the operations per position, from the rows of one forward pass, and measure the device.
+        """Count the operations per position on the rows of one micro-batch, and measure the speed of the device.
 
-        Rows of other lengths are assumed to need as many per position: true except for attention, whose share is small
-        in short rows. Call it before the first step, and before the weights are sharded.
+        Rows of other lengths are assumed to need as many per position, which holds except for attention, whose share is
+        small in short rows. Call it before the first step, and before the weights are sharded.
         """
         self._flops = _known("the operations of a step", lambda: step_flops(self._model, self._loss_of, rows))
         if self._flops is not None:
@@ -95,7 +96,7 @@ class SpeedMonitor(Clock):
         speed = positions / (seconds := sum(split.values()))
         needed = None if self._flops is None else self._flops * speed / self._ranks
         joules = self._energy.joules()
-        # A CPU's counter is the machine's: the first of its processes reads it for all.
+        # A CPU's counter covers the whole machine: only the first process on it reads the counter.
         if joules is not None and self.device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") != "0":
             joules = 0.0
         return Throughput(
@@ -135,7 +136,7 @@ class Energy:
     def joules(self) -> float | None:
         """Joules since the last call, or since creation; None if a counter is missing or cannot be read.
 
-        A RAPL counter wraps around after a few minutes of full load at the earliest; a second time between two calls
+        A RAPL counter wraps around after a few minutes of full load at the earliest; a second wrap between two calls
         goes unnoticed.
         """
         before = self._before
@@ -151,8 +152,8 @@ class Energy:
 
     def _counters(self) -> list[tuple[float, float | None]]:
         """The joules of each counter, and the number at which it wraps around to zero, if it does; empty if one cannot
-        be read, because a part of them would mislead."""
-        # A CPU's packages; the domains within a package, and of the whole platform, would count the same again.
+        be read, because a partial sum would mislead."""
+        # A CPU's packages: the domains within a package, and that of the platform, would count the same energy twice.
         if not self._board:
             try:
                 domains = sorted(self._powercap.glob("intel-rapl:*"))
@@ -162,7 +163,7 @@ class Energy:
             except (OSError, ValueError):
                 return []
 
-        # A GPU, since its driver was loaded. Those older than Volta and parts of a GPU have no counter.
+        # A GPU's counter, since its driver was loaded. GPUs before Volta and MIG slices have none.
         try:
             import pynvml
         except ImportError:
@@ -179,7 +180,7 @@ class Energy:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process has held: in tensors on a GPU, on a CPU in all of its memory."""
+    """The peak memory of this process in bytes: on a GPU that of its tensors, on a CPU all of it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

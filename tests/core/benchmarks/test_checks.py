@@ -32,7 +32,7 @@ def words(examples):
     return [float("good" in e.a and "not" not in e.a) for e in examples]
 
 
-def test_each_expectation_by_hand():
+def test_check_expectations_by_hand():
     checks = [
         Check("a", "plain", "a good film", None, "label", "positive"),
         Check("b", "negation", "not good", None, "label", "negative"),
@@ -63,12 +63,12 @@ def test_each_expectation_by_hand():
     }
 
 
-def test_the_answer_that_is_compared_is_the_models_own_not_the_label():
+def test_checks_compare_with_the_models_own_answer():
     (judged,) = run_behaviour_checks(SST2, [Check("a", "typos", "bda", None, "same", "t2")], TEST, [0.0, 1.0], words)
     assert (judged.expected, judged.answered, judged.passed) == ("positive", "negative", 0)
 
 
-def test_what_is_compared_to_an_example_outside_the_sample_is_left_out_with_what_hangs_on_it():
+def test_checks_on_unsampled_examples_are_left_out():
     checks = [
         Check("a", "typos", "x", None, "same", "t2"),
         Check("b", "typos", "y", None, "other", "a"),
@@ -94,7 +94,7 @@ def test_numbers_are_the_same_within_a_twentieth_of_the_span(answer, passed):
     assert judged[0].answered == f"{answer:.4g}"
 
 
-def test_checks_survive_their_file_and_a_line_without_an_id_has_its_number(tmp_path):
+def test_checks_round_trip_and_default_ids_are_line_numbers(tmp_path):
     path = tmp_path / "checks.jsonl"
     checks = [
         Check("a", "typos", 'naïve \u2028 "', None, "same", "t1"),
@@ -131,7 +131,7 @@ def test_a_damaged_check_is_named_by_its_line(tmp_path, line, message):
         read_checks(path, SST2, ["t1"])
 
 
-def test_a_number_is_expected_where_labels_are_numbers(tmp_path):
+def test_check_expects_a_number_where_labels_are_numbers(tmp_path):
     path = tmp_path / "checks.jsonl"
     path.write_text(json.dumps(GOOD))
     with pytest.raises(UserError, match=r"expect.label: found 'negative'; expected a number"):
@@ -190,7 +190,7 @@ def test_a_typo_swaps_two_neighbouring_letters_within_a_word(tmp_path_factory, t
         assert (check.check, check.expect) == ("typos", "same")
 
 
-def test_rules_are_of_the_tasks_for_which_they_hold_and_no_more_than_so_many(tmp_path):
+def test_check_rules_are_limited_by_task_and_number(tmp_path):
     rules = {
         name: Counter(
             check.check for check in checks_of(row.task, examples(row.task, 300), tmp_path) if "/" in check.id
@@ -206,13 +206,13 @@ def test_rules_are_of_the_tasks_for_which_they_hold_and_no_more_than_so_many(tmp
         assert label in task.labels if task.labels else task.span[0] <= label <= task.span[1]
 
 
-def test_swapped_texts_are_those_of_the_example_the_other_way_round(tmp_path):
+def test_swapped_check_exchanges_the_texts(tmp_path):
     task = TASKS["stsb"].task
     (check,) = [c for c in checks_of(task, [Example("t", "so", "as", 1.0)], tmp_path) if c.check == "swapped texts"]
     assert (check.a, check.b, check.expect, check.of) == ("as", "so", "same", "t")
 
 
-def test_more_examples_move_no_check_but_out(tmp_path):
+def test_checks_are_stable_under_more_examples(tmp_path):
     """Checks compare to the examples that a smaller test set has too, and an example is changed in one way only."""
     task = TASKS["sst2"].task
     few, many = ({c.id: c for c in checks_of(task, examples(task, n), tmp_path)} for n in (250, 500))
@@ -221,7 +221,7 @@ def test_more_examples_move_no_check_but_out(tmp_path):
     assert all(few[name] == many[name] for name in both)
 
 
-def test_a_teams_own_checks_stand_behind_those_written_by_hand(tmp_path):
+def test_custom_checks_follow_those_written_by_hand(tmp_path):
     (tmp_path / "checks.jsonl").write_text('{"check": "irony", "a": "great , again", "expect": {"other": "t3"}}\n')
     task = TASKS["sst2"].task
     (own,) = [check for check in checks_of(task, examples(task), tmp_path) if check.check == "irony"]
@@ -229,7 +229,7 @@ def test_a_teams_own_checks_stand_behind_those_written_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["conll2003", "squad", "swag"])
-def test_a_teams_own_checks_of_a_kind_that_is_not_checked_are_refused(tmp_path, name):
+def test_custom_checks_of_unsupported_kinds_are_refused(tmp_path, name):
     (tmp_path / "checks.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match=rf"checks\.jsonl: checks of {name}, a .*; expected a classification or regr"):
         checks_of(TASKS[name].task, [], tmp_path)

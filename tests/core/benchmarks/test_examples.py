@@ -26,7 +26,7 @@ EXAMPLES = st.lists(st.integers(0, 10**6), unique=True, max_size=99).map(
     most=st.integers(0, 50),
     order=st.randoms(use_true_random=False),
 )
-def test_additions_only_push_out_and_the_order_of_delivery_is_nothing(old, new, most, order):
+def test_sample_is_stable_under_additions_and_order(old, new, most, order):
     before = sample(old, most)
     old_ids = {e.id for e in old}
     everything = old + [e for e in new if e.id not in old_ids]
@@ -55,7 +55,7 @@ def examples_with(labels):
         st.tuples(st.just(PRICES), examples_with(st.floats(allow_nan=False, allow_infinity=False))),
     )
 )
-def test_what_is_written_is_read_again_whatever_the_text_holds(tmp_path_factory, data):
+def test_examples_round_trip_any_text(tmp_path_factory, data):
     task, examples = data
     path = tmp_path_factory.mktemp("written") / "train.jsonl"
     write_examples(path, examples, task)
@@ -64,7 +64,7 @@ def test_what_is_written_is_read_again_whatever_the_text_holds(tmp_path_factory,
     assert b"\r" not in path.read_bytes()
 
 
-def test_the_bytes_are_stated(tmp_path):
+def test_examples_file_has_pinned_bytes(tmp_path):
     examples = [
         Example("x", "a\u2028b", None, 0),
         Example("y", 'd"é', "", 2, "matched", group="d7"),
@@ -98,7 +98,7 @@ def test_a_damaged_line_is_named(tmp_path, line):
         read_examples(path, TICKETS)
 
 
-def test_a_number_that_is_none_is_neither_written_nor_read(tmp_path):
+def test_nan_labels_are_neither_written_nor_read(tmp_path):
     path = tmp_path / "train.jsonl"
     with pytest.raises(ValueError):
         write_examples(path, [Example("x", "a", None, float("nan"))], PRICES)
@@ -107,7 +107,7 @@ def test_a_number_that_is_none_is_neither_written_nor_read(tmp_path):
         read_examples(path, PRICES)
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_missing_task_or_examples_are_named(tmp_path):
     with pytest.raises(UserError, match=r"task\.json: missing; run the stage"):
         read_task(tmp_path)
     with pytest.raises(UserError, match=r"test\.jsonl: missing; run the stage"):
@@ -128,6 +128,6 @@ def test_what_is_missing_is_said(tmp_path):
         ({"kind": "regression"}, "labels: found .*expected none"),
     ],
 )
-def test_a_task_that_contradicts_itself_is_refused_by_its_field(changes, error):
+def test_inconsistent_task_is_refused_by_field(changes, error):
     with pytest.raises(ValueError, match=error):
         GlueTask(**(asdict(TICKETS) | changes))

@@ -32,7 +32,7 @@ def pairs_of(rule, text):
 
 
 @given(TEXTS, st.sampled_from(list(RULES)))
-def test_the_good_text_was_written_and_the_bad_one_is_another_and_the_same_every_time(text, rule):
+def test_pairs_have_an_original_and_a_deterministic_bad_text(text, rule):
     pairs = pairs_of(rule, text)
     for good, bad in pairs:
         assert good in text
@@ -41,7 +41,7 @@ def test_the_good_text_was_written_and_the_bad_one_is_another_and_the_same_every
 
 
 @given(TEXTS)
-def test_agreement_changes_one_word_into_its_other_number(text):
+def test_agreement_pair_changes_the_number_of_one_word(text):
     for rule, words in (
         ("verb_agreement", set(OTHER) - {"this", "these"}),
         ("determiner_agreement", {"this", "these"}),
@@ -53,7 +53,7 @@ def test_agreement_changes_one_word_into_its_other_number(text):
 
 
 @given(TEXTS)
-def test_word_order_turns_four_neighbours_round(text):
+def test_word_order_pair_reverses_four_neighbours(text):
     for good, bad in pairs_of("word_order", text):
         right, wrong = good.split(), bad.split()
         places = [i for i in range(len(right)) if right[i] != wrong[i]]
@@ -86,19 +86,19 @@ def test_word_order_turns_four_neighbours_round(text):
         ("mentions", "He began in 1845 and in Spain, but ended in 1845.", None),  # a name is no number
     ],
 )
-def test_cases_made_by_hand(rule, text, expected):
+def test_pair_rules_by_hand(rule, text, expected):
     text = f"{text}\n\nOf old, he was in Peru." if rule == "mentions" else text
     assert pairs_of(rule, text) == ([] if expected is None else [(text.partition("\n\n")[0], expected)])
 
 
-def test_a_passage_begins_with_the_sentence_of_the_first_mention_and_sentences_end_at_the_marks_of_their_script():
+def test_mentions_pair_begins_at_the_sentence_of_the_first_mention():
     text = "Nobody had yet spoken. We met in Mexico. I like to be in Mexico.\n\nOf old, he was in Peru."
     expected = ("We met in Mexico. I like to be in Mexico.", "We met in Mexico. I like to be in Peru.")
     assert pairs_of("mentions", text) == [expected]
     assert pairs_of("word_order", "雪。明日は、が降るだ。雨。") == [("明日は、が降るだ。", "明日は、だる降が。")]
 
 
-def test_a_sentence_or_passage_that_is_too_long_gives_no_pair():
+def test_pairs_exclude_long_sentences_and_passages():
     for words, count in ((40, 1), (41, 0)):
         assert len(pairs_of("verb_agreement", f"It is {' '.join(['so'] * (words - 2))}.")) == count
     for words, count in ((60, 1), (61, 0)):
@@ -120,7 +120,7 @@ def test_pairs_of_documents_know_their_document_and_their_rule(splits, documents
     assert len({pair.id for pair in pairs}) == len(pairs)
 
 
-def test_so_many_of_each_paradigm_are_kept_and_a_new_document_moves_few(splits, documents):
+def test_per_paradigm_sample_is_stable_under_new_documents(splits, documents):
     config = PairsConfig(str(splits), ["word_order"], per_paradigm=31)
     before, _ = read_pairs("own", config)
     assert len(before) == 31
@@ -135,7 +135,7 @@ def rows(*some):
     return "".join(json.dumps(row) + "\n" for row in some)
 
 
-def test_files_of_ones_own_and_of_blimp_are_read(tmp_path):
+def test_custom_and_blimp_pairs_are_read(tmp_path):
     own = [{"good": " A b. ", "bad": "B a.", "paradigm": "order", "group": "g"}, {"good": "A.", "bad": "B."}]
     own += [{"good": "C.", "bad": "D.", "paradigm": "pair"}]
     blimp = {"sentence_good": "It is.", "sentence_bad": "It are.", "UID": "agreement", "field": "syntax"}
@@ -155,21 +155,21 @@ def test_files_of_ones_own_and_of_blimp_are_read(tmp_path):
     assert len({pair.sha256 for pair in pairs}) == 4
 
 
-def test_a_prefix_stands_before_both_texts_and_changes_neither_the_choice_nor_the_names(splits):
+def test_pairs_prefix_stands_before_both_texts(splits):
     config = PairsConfig(str(splits), ["word_order"], per_paradigm=31)
     plain, _ = read_pairs("own", config)
     behind, _ = read_pairs("own", replace(config, prefix="It was so.\n"))
     assert behind == [replace(p, good=f"It was so.\n{p.good}", bad=f"It was so.\n{p.bad}") for p in plain]
 
 
-def test_hidden_files_of_a_folder_of_pairs_are_left_out_and_told(tmp_path):
+def test_pairs_folder_skips_and_reports_hidden_files(tmp_path):
     for name in ("a.jsonl", "._a.jsonl"):
         (tmp_path / name).write_text('{"good": "A.", "bad": "B."}\n')
     pairs, left_out = read_pairs("own", PairsConfig(str(tmp_path)))
     assert (len(pairs), left_out) == (1, [f"{tmp_path}/._a.jsonl: hidden, and not read"])
 
 
-def test_the_pairs_of_blimp_that_are_none_are_left_out_and_told(tmp_path):
+def test_blimp_pairs_of_equal_texts_are_left_out(tmp_path):
     (tmp_path / "a.jsonl").write_text(
         rows(*({"sentence_good": text, "sentence_bad": "Same.", "UID": "x"} for text in ("Same. ", "Other.")))
     )
@@ -192,14 +192,14 @@ def test_the_pairs_of_blimp_that_are_none_are_left_out_and_told(tmp_path):
         ("", r"gives no pair; expected at least one line, or another input \(pairs\.mine\)"),
     ],
 )
-def test_a_file_that_holds_no_pairs_is_one_line(tmp_path, content, message):
+def test_file_without_pairs_is_one_line(tmp_path, content, message):
     (tmp_path / "a.jsonl").write_text(content)
     with pytest.raises(UserError, match=message) as refused:
         read_pairs("mine", PairsConfig(str(tmp_path / "a.jsonl")))
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_no_input_of_pairs_is_one_line(tmp_path, splits):
+def test_invalid_pairs_input_is_one_line(tmp_path, splits):
     for path in (splits, tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(UserError, match=r"is not a file of pairs; expected \.jsonl or"):
@@ -208,7 +208,7 @@ def test_what_is_no_input_of_pairs_is_one_line(tmp_path, splits):
         read_pairs("mine", PairsConfig(str(splits), ["mentions"]))
 
 
-def test_a_damaged_file_of_the_stage_names_its_line(tmp_path):
+def test_damaged_pairs_file_names_its_line(tmp_path):
     path = tmp_path / "own.jsonl"
     with pytest.raises(UserError, match="missing; run the stage"):
         load_pairs(path)

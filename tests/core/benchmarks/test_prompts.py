@@ -23,7 +23,7 @@ def test_a_classification_of_the_table_has_a_prompt_with_an_option_for_each_clas
     assert ("{b}" in prompt.template) == (name in PAIRS)
 
 
-def test_no_prompt_is_left_over():
+def test_every_prompt_belongs_to_a_task():
     assert set(PROMPTS) == set(CLASSIFIED)
 
 
@@ -35,7 +35,7 @@ def test_texts_stand_in_the_prompt_as_they_are(a, b):
     assert prompt.ending == ">?"
 
 
-def test_of_what_follows_and_what_it_follows_the_words_between_which_it_does_are_told():
+def test_prompt_of_next_passage_shows_the_words_at_the_seam():
     prompt = PROMPTS["next"].ask(Example("i", "a b c d", "e f g h", 1), 2)
     assert prompt == "First: c d\nThen: e f\nDoes it follow?"
     assert PROMPTS["rte"].ask(Example("i", "a b c d", "e f g h", 1), 2).startswith("a b\nClaim: e f\n")
@@ -50,13 +50,13 @@ def test_of_what_follows_and_what_it_follows_the_words_between_which_it_does_are
         ({"template": "{a}", "options": {"x": "yes", "y": "yes"}}, "p.options: found yes, yes; expected texts that"),
     ],
 )
-def test_a_prompt_that_is_none_is_refused(given, error):
+def test_invalid_prompt_is_refused(given, error):
     with pytest.raises(UserError) as refused:
         from_dict(Prompt, given, "p")
     assert str(refused.value).startswith(error)
 
 
-def test_a_prompt_of_ones_own_wins_and_fits_the_classes():
+def test_custom_prompt_overrides_and_fits_the_classes():
     task = TASKS["rte"].task
     own = Prompt("{a}; {b}", {"entailment": "so", "not_entailment": "but"})
     assert prompt_of(task, {"rte": own}) is own
@@ -74,7 +74,7 @@ def test_a_prompt_of_ones_own_wins_and_fits_the_classes():
         prompt_of(TASKS["stsb"].task, {})
 
 
-def test_a_multiple_choice_needs_no_prompt_and_brings_its_options():
+def test_multiple_choice_needs_no_prompt():
     task = TASKS["swag"].task
     assert prompt_of(task, {}).ask(Example("i", "She sits.", "She", 0)) == "She sits. She"
     assert prompt_of(task, {}).ask(Example("i", "She sits.", None, 0)) == "She sits."
@@ -94,7 +94,7 @@ def made(labels):
 
 
 @given(labels=LABELS, most=st.integers(0, 20), example=st.integers(0, 99), seed=st.integers(0, 5))
-def test_classes_take_turns_while_they_have_examples_left(labels, most, example, seed):
+def test_shots_alternate_between_classes(labels, most, example, seed):
     train = made(labels)
     drawn = Shots(train, seed).draw(Example(f"e{example}", "x", None, 0), most)
     assert len(drawn) == min(most, len(train))
@@ -117,7 +117,7 @@ def test_shots_next_to_each_other_are_balanced_too(labels, most, start):
 
 
 @given(labels=LABELS, few=st.integers(0, 9), more=st.integers(0, 9), order=st.randoms(use_true_random=False))
-def test_a_draw_is_a_function_of_seed_example_and_training_set(labels, few, more, order):
+def test_shots_depend_on_seed_example_and_training_set(labels, few, more, order):
     train, example = made(labels), Example("e", "x", None, 0)
     whole = Shots(train, 7).draw(example, few + more)
     shots = Shots(order.sample(train, len(train)), 7)
@@ -126,7 +126,7 @@ def test_a_draw_is_a_function_of_seed_example_and_training_set(labels, few, more
     assert shots.draw(Example("e", "quite", "different", 3), few) == whole[:few]
 
 
-def test_examples_and_seeds_have_shots_of_their_own():
+def test_shots_differ_by_example_and_seed():
     train = made([0, 1, 2] * 99)
     draws = [
         tuple(shot.id for shot in Shots(train, seed).draw(Example(f"e{i}", "x", None, 0), 4))
@@ -139,7 +139,7 @@ def test_examples_and_seeds_have_shots_of_their_own():
 
 
 @pytest.mark.parametrize("pair", [("a1", "b1"), ("b1", "a1")])
-def test_no_shot_has_the_texts_of_the_example(pair):
+def test_shots_exclude_the_texts_of_the_example(pair):
     train = made([0, 0, 0])
     drawn = Shots(train, 1).draw(Example("e", *pair, 0), 3)
     assert {shot.id for shot in drawn} == {"t0", "t2"}

@@ -19,7 +19,7 @@ def made(numbers, groups=None):
 
 @pytest.mark.parametrize("groups", [None, 13])
 @given(old=NUMBERS, new=NUMBERS)
-def test_the_two_sides_are_all_and_additions_move_nothing_into_validation(groups, old, new):
+def test_validation_split_is_stable_under_additions(groups, old, new):
     assume(groups is None or len({n % groups for n in old}) > 1)
     train, valid = hold_out(made(old, groups))
     assert sorted(e.id for e in train + valid) == sorted(e.id for e in made(old))
@@ -33,7 +33,7 @@ def test_the_two_sides_are_all_and_additions_move_nothing_into_validation(groups
     assert {e.id for e in hold_out(everything[::-1])[1]} == {e.id for e in valid_after}
 
 
-def test_a_tenth_is_held_out_and_a_thousand_at_most():
+def test_validation_split_is_a_tenth_up_to_a_thousand():
     some = made(range(5000))
     assert 430 < len(hold_out(some)[1]) < 570  # within five standard deviations of a tenth
     many = made(range(20_000))
@@ -42,7 +42,7 @@ def test_a_tenth_is_held_out_and_a_thousand_at_most():
     assert not {e.id for e in hold_out(many)[0]} & {e.id for e in hold_out(made(range(30_000)))[1]}
 
 
-def test_a_group_is_held_out_whole_or_not_at_all():
+def test_validation_split_keeps_groups_whole():
     train, valid = hold_out(made(range(4000), 400))
     assert not {e.group for e in train} & {e.group for e in valid}
     assert 250 < len(valid) < 550
@@ -117,11 +117,11 @@ def test_a_premise_in_three_examples_is_a_group_named_after_the_first():
     assert groups((1, 2), (3, 4), (1, 5), (1, 6)) == ["e0", "", "e0", "e0"]
 
 
-def test_texts_connect_over_a_third_in_either_place():
+def test_groups_connect_texts_transitively():
     assert groups((1, 2), (3, 2), (4, 3), (5, 6), (7, None), (7, None)) == ["e0", "e0", "e0", "", "e4", "e4"]
 
 
-def test_what_is_asked_of_many_or_is_short_is_nothing_in_common():
+def test_groups_ignore_common_or_short_texts():
     questions = [Example(f"e{i}", sentence(i), "Is it good or bad, would you say?", 0) for i in range(40)]
     named = [Example(f"e{i}", sentence(i), "the food", 0) for i in range(3)]
     chosen = [Example(f"e{i}", sentence(i), None, 0, choices=(sentence("yes"), sentence("no"))) for i in range(3)]
@@ -132,7 +132,7 @@ def test_what_is_asked_of_many_or_is_short_is_nothing_in_common():
     assert [e.group for e in result] == ["e0", "", "e0", ""]
 
 
-def test_a_group_that_is_known_stays_and_takes_nobody_in():
+def test_known_groups_are_unchanged():
     speech = pairs((0, (1, 2)), (1, (1, 2)), group="speech")
     assert assign_groups([*speech, *pairs((2, (1, 2)))]) == [*speech, *pairs((2, (1, 2)))]
     assert assign_groups([]) == []

@@ -34,7 +34,7 @@ CONFIGS = st.builds(CleanConfig, RULES, RULES, st.none(), st.sampled_from([(), (
 
 
 @given(st.text() | TEXTS)
-def test_the_normal_form_is_a_fixed_point_without_nul_carriage_return_or_space_mark(text):
+def test_normalize_is_idempotent_and_drops_nul_and_carriage_return(text):
     once = normalize(text)
     assert normalize(once) == once
     assert unicodedata.is_normalized("NFC", once)
@@ -45,7 +45,7 @@ def test_the_normal_form_is_a_fixed_point_without_nul_carriage_return_or_space_m
     ("text", "normal"),
     [("e\u0301", "é"), ("a\r\nb\rc\n", "a\nb\nc\n"), ("a\0b", "ab"), ("\u2581", "_"), ("ﬁ \u00a0 ½", "ﬁ \u00a0 ½")],
 )
-def test_the_normal_form_changes_what_it_says_and_no_more(text, normal):
+def test_normalize_changes_only_what_is_documented(text, normal):
     assert normalize(text) == normal
 
 
@@ -54,7 +54,7 @@ def test_paragraphs_are_separated_by_lines_of_white_space():
     assert paragraphs(" \n\n") == []
 
 
-def test_case_and_white_space_make_no_other_paragraph():
+def test_paragraphs_are_equal_but_for_case_and_white_space():
     assert duplicate_key("One  two\nTHREE") == duplicate_key(" one two three ") == "one two three"
 
 
@@ -79,7 +79,7 @@ def require_reason(removal, rules):
 
 
 @given(CORPORA, CONFIGS)
-def test_every_paragraph_is_kept_or_removed_with_its_reason(documents, config):
+def test_cleaning_keeps_or_removes_paragraphs_with_reason(documents, config):
     for before in documents:
         cleaned = clean_document(before, config)
         text = normalize(before.text).replace("a@b.de", EMAIL) if config.mask else normalize(before.text)
@@ -110,7 +110,7 @@ def test_every_paragraph_is_kept_or_removed_with_its_reason(documents, config):
 
 
 @given(CORPORA, CONFIGS)
-def test_what_was_read_is_what_was_kept_and_what_each_rule_removed(documents, config):
+def test_cleaning_counts_add_up_by_rule(documents, config):
     total, removals, kept = Counter(), [], []
     for document in documents:
         cleaned = clean_document(document, config)
@@ -139,14 +139,14 @@ def test_what_was_read_is_what_was_kept_and_what_each_rule_removed(documents, co
 
 
 @given(CORPORA, CONFIGS)
-def test_cleaning_a_clean_corpus_changes_nothing(documents, config):
+def test_cleaning_is_idempotent(documents, config):
     once = [cleaned.document for d in documents if (cleaned := clean_document(d, config)).document]
     twice = [clean_document(d, config) for d in once]
     assert [cleaned.document for cleaned in twice] == once
     assert not any(cleaned.removals for cleaned in twice)
 
 
-def test_a_removal_says_what_was_measured_and_what_was_allowed():
+def test_removal_states_measured_and_allowed_values():
     config = CleanConfig(
         paragraphs={"words": Bounds(min=2, max=4), "alphabetic_word_share": Bounds(min=0.7)},
         documents={"words": Bounds(min=6)},
@@ -162,7 +162,7 @@ def test_a_removal_says_what_was_measured_and_what_was_allowed():
     ]
 
 
-def test_what_is_masked_is_not_in_the_removals_either():
+def test_masked_personal_data_is_not_in_removals():
     config = CleanConfig(paragraphs={"words": Bounds(min=2)}, mask=("email",))
     cleaned = clean_document(Document("x", "a@b.de\n\nWrite to c@d.de", "s"), config)
     assert (cleaned.document.text, cleaned.removals[0].text) == (f"Write to {EMAIL}", EMAIL)
@@ -177,7 +177,7 @@ PROSE = {
 
 
 @pytest.mark.parametrize("language", PROSE)
-def test_a_document_in_another_language_is_removed_with_the_language_that_was_found(language):
+def test_language_filter_removes_and_names_the_language_found(language):
     config = CleanConfig(languages=LanguageConfig(("en", "fr")))
     document = Document("x", PROSE[language], "s", {"year": 7})
     cleaned = clean_document(document, config)
@@ -193,13 +193,13 @@ def test_a_document_in_another_language_is_removed_with_the_language_that_was_fo
 
 
 @pytest.mark.parametrize("text", ["😀", "12 34", "", PROSE["en"]])
-def test_a_language_that_cannot_be_told_is_undetermined(text):
+def test_ambiguous_language_is_undetermined(text):
     code, confidence = language_of(text, min_confidence=1.0)
     assert 0 <= confidence <= 1
     assert code == ("und" if confidence < 1 else "en")
 
 
-def test_the_language_that_a_source_states_stays():
+def test_language_stated_by_the_source_is_kept():
     config = CleanConfig(languages=LanguageConfig(("en",)))
     stated = {"detected_language": "en-GB", "language": "English"}
     # Only the beginning is read for the language.
@@ -229,7 +229,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("section", "message"), REFUSED)
-def test_rules_that_cannot_be_applied_are_refused_by_their_dotted_name(section, message):
+def test_invalid_cleaning_rules_are_refused_by_dotted_name(section, message):
     with pytest.raises(UserError) as error:
         from_dict(CleanConfig, section, "clean")
     assert str(error.value).startswith(message)
@@ -244,13 +244,13 @@ def test_rules_that_cannot_be_applied_are_refused_by_their_dotted_name(section, 
         ({"short_line_share": {"max": 0, "characters": 7}}, "one two three", "one two"),
     ],
 )
-def test_a_rule_measures_with_its_own_arguments(rule, inside, outside):
+def test_cleaning_rule_measures_with_its_own_arguments(rule, inside, outside):
     config = from_dict(CleanConfig, {"documents": rule}, "clean")
     assert clean_document(Document("a", inside, "s"), config).document
     assert not clean_document(Document("a", outside, "s"), config).document
 
 
-def test_a_language_that_is_never_found_is_refused():
+def test_unknown_language_is_refused():
     require_known(LanguageConfig(("en", "und")))
     with pytest.raises(UserError, match=r"clean\.languages\.keep: 'xx' cannot be identified; .* de, .*en, "):
         require_known(LanguageConfig(("en", "xx")))
@@ -276,7 +276,7 @@ LINEAR = {
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_no_text_takes_a_time_that_grows_faster_than_the_text(name):
+def test_cleaning_time_is_linear_in_text_length(name):
     """With its square it would be more than the ten minutes after which any test has failed."""
     work, text = LINEAR[name]
     work(text)

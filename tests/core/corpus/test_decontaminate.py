@@ -40,7 +40,7 @@ def document(*paragraphs, name="d"):
     return Document(name, "\n\n".join(paragraphs), "s")
 
 
-def test_an_example_is_found_in_the_paragraphs_where_it_stands():
+def test_decontamination_names_paragraphs_of_an_example():
     question, before, after = f"{text(1, 30)} caf\u00e9", text(2, 40), text(3, 40)
     inside = document(before, f"{text(4, 9)} {question.upper()}! {text(5, 9)}", after)
     # Examples are brought into the normal form of the corpus.
@@ -53,7 +53,7 @@ def test_an_example_is_found_in_the_paragraphs_where_it_stands():
     assert hit.text == removal.text == inside.text.split("\n\n")[1]
 
 
-def test_an_example_may_be_spread_over_paragraphs():
+def test_decontamination_finds_examples_across_paragraphs():
     tokens = text(1, 40).split()
     spread = document(text(2, 20), " ".join(tokens[:17]), " ".join(tokens[17:]), text(3, 20))
     ((kept, removals, (hit,)),) = decontaminate([spread], examples(" ".join(tokens)))
@@ -61,7 +61,7 @@ def test_an_example_may_be_spread_over_paragraphs():
     assert kept.text == f"{text(2, 20)}\n\n{text(3, 20)}"
 
 
-def test_the_threshold_is_a_share_of_the_examples_ngrams():
+def test_decontamination_threshold_is_a_share_of_ngrams():
     question = text(1, 32)  # 20 n-grams of 13 words
     half = " ".join(question.split()[:22])  # 10 of them
     for overlap, removed in ((0.0, True), (0.5, True), (0.51, False), (1.0, False)):
@@ -73,7 +73,7 @@ def test_the_threshold_is_a_share_of_the_examples_ngrams():
     assert hits == []
 
 
-def test_a_repeated_ngram_counts_once():
+def test_decontamination_counts_a_repeated_ngram_once():
     question = text(1, 32)
     thirteen = " ".join(question.split()[:13])
     ((_, _, (hit,)),) = decontaminate([document(*[thirteen] * 9)], examples(question, overlap=0.05))
@@ -82,7 +82,7 @@ def test_a_repeated_ngram_counts_once():
 
 
 @pytest.mark.parametrize("length", [7, 8, 12, 13])
-def test_short_examples_are_looked_for_whole_unless_they_are_too_short(length):
+def test_decontamination_matches_short_examples_whole(length):
     question = text(1, length)
     looked_for = EvaluationExamples(DecontaminateConfig())
     looked_for.add([("quiz", "q0", question)])
@@ -92,7 +92,7 @@ def test_short_examples_are_looked_for_whole_unless_they_are_too_short(length):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 8), max_size=4), max_size=6), st.sets(st.integers(0, 8)))
-def test_documents_together_are_as_each_alone_and_nothing_is_lost(texts, leaked):
+def test_decontamination_treats_documents_independently(texts, leaked):
     documents = [document(*(text(i, 25) for i in paragraphs), name=f"d{n}") for n, paragraphs in enumerate(texts)]
     looked_for = examples(*(text(i, 25) for i in sorted(leaked)))
     results = list(decontaminate(documents, looked_for))
@@ -105,7 +105,7 @@ def test_documents_together_are_as_each_alone_and_nothing_is_lost(texts, leaked)
         assert {hit.example for hit in hits} == {f"q{sorted(leaked).index(i)}" for i in paragraphs if i in leaked}
 
 
-def test_examples_are_looked_for_some_at_a_time(monkeypatch):
+def test_decontamination_takes_examples_in_turns(monkeypatch):
     monkeypatch.setattr(decontamination, "WORDS_AT_ONCE", 50)
     monkeypatch.setattr(shingles, "CHARACTERS_AT_ONCE", 100)
     questions = [("quiz", f"q{i}", text(i, 20)) for i in range(7)]
@@ -118,7 +118,7 @@ def test_examples_are_looked_for_some_at_a_time(monkeypatch):
     assert hits == [name for _, name, _ in questions]
 
 
-def test_a_page_of_a_long_example_is_found():
+def test_decontamination_finds_a_page_of_a_long_example():
     """A training document that holds a tenth of an example, word for word, leaks that tenth."""
     question = text(1, 1000).split()
     for start in (0, 333, 900):
@@ -129,7 +129,7 @@ def test_a_page_of_a_long_example_is_found():
         assert (hit.example, hit.overlap) == ("q0", 1.0)
 
 
-def test_what_many_examples_share_is_looked_for_once():
+def test_decontamination_reports_a_shared_ngram_once():
     notice = text(1, 40)
     looked_for = examples(*(f"{notice} {text(i, 40)}" for i in range(2, 99)))
     ((_, _, hits),) = decontaminate([document(notice)], looked_for)
@@ -139,7 +139,7 @@ def test_what_many_examples_share_is_looked_for_once():
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_processes_share_an_index_in_memory_and_find_what_it_finds(tmp_path, count):
+def test_decontamination_index_is_shared_between_processes(tmp_path, count):
     looked_for = EvaluationExamples(DecontaminateConfig())
     looked_for.add([("quiz", f"q{i}", text(i, 20)) for i in range(count)])
     looked_for.write_index(tmp_path / "index.joblib")
@@ -157,7 +157,7 @@ def given_file(path, content):
     return ExampleFile("quiz", str(path), hashlib.sha256(content.encode()).hexdigest())
 
 
-def test_every_text_field_of_a_file_is_an_example(tmp_path):
+def test_decontamination_reads_every_text_field_of_a_file(tmp_path):
     rows = [{"premise": "a b", "hypothesis": "c", "label": 1}, {"premise": "d"}]
     lines = given_file(tmp_path / "quiz.jsonl", "\n".join(map(json.dumps, rows)))
     assert list(read_examples(lines)) == [
@@ -189,6 +189,6 @@ def test_every_text_field_of_a_file_is_an_example(tmp_path):
         ('{"a": "b"}\n{"a"\n', {}, r"quiz.jsonl:2: broken_json"),
     ],
 )
-def test_a_file_that_is_not_the_stated_one_or_holds_no_examples_is_refused(tmp_path, content, change, message):
+def test_decontamination_refuses_wrong_or_empty_files(tmp_path, content, change, message):
     with pytest.raises(UserError, match=message):
         list(read_examples(replace(given_file(tmp_path / "quiz.jsonl", content), **change)))

@@ -39,7 +39,7 @@ def run(corpus, tmp_path_factory, **config):
     return [document for part in deduplicated for document in without_repeats(part)]
 
 
-def test_a_document_that_repeats_another_is_removed_with_the_one_that_it_repeats(tmp_path_factory):
+def test_deduplicate_removes_documents_and_names_the_original(tmp_path_factory):
     a, b = [paragraph(1), paragraph(2)], [paragraph(3), paragraph(4)]
     documents = [
         document("a", *a),
@@ -56,7 +56,7 @@ def test_a_document_that_repeats_another_is_removed_with_the_one_that_it_repeats
     assert (near.rule, near.value) == ("near_duplicate", "a (similarity 0.98)")
 
 
-def test_a_paragraph_is_kept_where_it_stands_first(tmp_path_factory):
+def test_deduplicate_keeps_the_first_paragraph(tmp_path_factory):
     once, often = paragraph(1), paragraph(2)
     documents = [
         document("b", often, once, paragraph(2, changed=1)),
@@ -73,7 +73,7 @@ def test_a_paragraph_is_kept_where_it_stands_first(tmp_path_factory):
     ]
 
 
-def test_a_removed_document_does_not_take_the_paragraphs_of_others(tmp_path_factory):
+def test_deduplicate_ignores_paragraphs_of_removed_documents(tmp_path_factory):
     """The repeated paragraph of a document that goes is not "first": the copy in one that stays is kept."""
     own, shared = [paragraph(i) for i in range(1, 9)], paragraph(9, 30)
     documents = [document("a", *own), document("b", *own, shared), document("c", paragraph(20), shared)]
@@ -106,6 +106,6 @@ def test_every_paragraph_is_kept_or_removed_whatever_the_order(tmp_path_factory,
     assert run(mixed, tmp_path_factory) == results
 
 
-def test_same_side_beside_the_deduplication_of_paragraphs_is_refused():
+def test_deduplicate_refuses_same_side_with_paragraphs():
     with pytest.raises(ValueError, match="documents: same_side keeps duplicates"):
         DeduplicateConfig("same_side")

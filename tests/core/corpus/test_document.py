@@ -31,13 +31,13 @@ COLUMN = pa.schema([("text", pa.string())])
 
 
 @given(st.lists(st.builds(Document, st.text(), st.text(), st.text(), METADATA), max_size=7))
-def test_documents_come_back_as_they_were_written(tmp_path_factory, documents):
+def test_documents_round_trip(tmp_path_factory, documents):
     path = tmp_path_factory.mktemp("documents") / "x.parquet"
     assert write_documents(path, iter(documents)) == len(documents)
     assert list(read_documents(path)) == documents
 
 
-def test_rows_are_held_by_number_and_by_size(tmp_path):
+def test_parquet_row_groups_are_bounded_by_rows_and_bytes(tmp_path):
     path = tmp_path / "x.parquet"
     with row_writer(path, COLUMN, lambda text: {"text": text}) as writer:
         for _ in range(ROWS_AT_ONCE + 5):
@@ -87,7 +87,7 @@ def test_a_damaged_corpus_is_named_or_harmless(tmp_path, documents):
 
 
 @pytest.mark.parametrize("ids", [("a", "c", "b"), ("a", "a", "b"), ("b", "c", "a")])
-def test_ids_out_of_order_or_twice_are_refused(tmp_path, ids):
+def test_unsorted_or_duplicate_ids_are_refused(tmp_path, ids):
     write_documents(tmp_path / "x.parquet", [Document(i, "t", "s") for i in ids[:2]])
     write_documents(tmp_path / "y.parquet", [Document(i, "t", "s") for i in ids[2:]])
     write_documents(tmp_path / "z.parquet", [Document(i, "t", "s") for i in ids])
@@ -98,7 +98,7 @@ def test_ids_out_of_order_or_twice_are_refused(tmp_path, ids):
             list(Part(tuple((tmp_path / name, slice(None)) for name in ("x.parquet", "y.parquet"))).documents())
 
 
-def test_files_that_are_not_sorted_are_refused(tmp_path, monkeypatch):
+def test_unsorted_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
     write_documents(tmp_path / "x.parquet", [Document(name, "t", "s") for name in "abdc"])
     write_documents(tmp_path / "y.parquet", [Document(name, "t", "s") for name in "cdab"])
@@ -112,7 +112,7 @@ SIZES = st.dictionaries(st.text(max_size=3), st.integers(0, 300), min_size=1, ma
 
 
 @given(SIZES, st.integers(1, 3), st.integers(1, 4000), st.randoms(use_true_random=False))
-def test_parts_are_the_documents_of_all_files_in_the_order_of_their_ids(tmp_path_factory, texts, files, size, draw):
+def test_corpus_parts_merge_files_in_id_order(tmp_path_factory, texts, files, size, draw):
     folder = tmp_path_factory.mktemp("parts")
     documents = [Document(name, "x" * length, "s") for name, length in sorted(texts.items())]
     groups = [[] for _ in range(files)]
@@ -132,7 +132,7 @@ def test_parts_are_the_documents_of_all_files_in_the_order_of_their_ids(tmp_path
         assert [part.first for part in parts[1:]] == [part[0].id for part in contents[1:]]
 
 
-def test_a_part_ends_when_it_is_large_enough_and_reads_no_more_than_it_must(tmp_path, monkeypatch):
+def test_corpus_part_size_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
     monkeypatch.setattr(module, "PART_BYTES", 100_000)
     lengths = [30_000] * 10 + [900_000] + [30_000] * 10
@@ -147,7 +147,7 @@ def test_a_part_ends_when_it_is_large_enough_and_reads_no_more_than_it_must(tmp_
     ]
 
 
-def test_there_are_so_many_parts_at_most(tmp_path, monkeypatch):
+def test_number_of_corpus_parts_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 1)
     monkeypatch.setattr(module, "PART_BYTES", 1)
     write_documents(tmp_path / "x.parquet", [Document(f"{i:02}", "x" * 500, "s") for i in range(60)])
@@ -157,7 +157,7 @@ def test_there_are_so_many_parts_at_most(tmp_path, monkeypatch):
 
 
 @given(st.integers(1, 40), st.integers(1, 60_000))
-def test_some_texts_are_as_many_as_may_be_and_evenly_spread(tmp_path_factory, count, most):
+def test_sampled_row_groups_are_evenly_spread(tmp_path_factory, count, most):
     folder = tmp_path_factory.mktemp("some")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ROWS_AT_ONCE", 1)
@@ -176,7 +176,7 @@ def test_some_texts_are_as_many_as_may_be_and_evenly_spread(tmp_path_factory, co
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_a_table_may_be_a_folder_of_files_and_is_read_in_their_order(tmp_path, monkeypatch, linked):
+def test_table_in_a_folder_is_read_in_file_order(tmp_path, monkeypatch, linked):
     def refuse(*_):
         raise OSError(1, "Operation not permitted")
 

@@ -113,7 +113,7 @@ def test_every_row_of_the_pinned_commit_is_a_document_or_quarantined(hub, tmp_pa
         ({"config": "large"}, ["web.json: team/texts at 0123", "large"]),
     ],
 )
-def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path, project, changes, words):
+def test_hub_errors_are_one_line(hub, tmp_path, project, changes, words):
     error = read(hub, tmp_path, project, **changes)
     assert isinstance(error, str), error
     assert "\n" not in error
@@ -121,7 +121,7 @@ def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path, project, changes,
         assert word in error
 
 
-def test_a_hub_that_does_not_answer_is_told_at_once_with_the_manifest_and_what_to_do(tmp_path, monkeypatch):
+def test_unreachable_hub_is_reported_with_remedy(tmp_path, monkeypatch):
     manifest = tmp_path / "web.json"
     manifest.write_text(json.dumps(MANIFEST))
     with socket.socket() as closed:

@@ -36,7 +36,7 @@ LEFT = [
 
 
 @pytest.mark.parametrize(("kind", "text", "masked"), MASKED)
-def test_what_is_personal_becomes_a_placeholder(kind, text, masked):
+def test_masking_replaces_personal_data(kind, text, masked):
     placeholders = [EMAIL] if kind == "email" else [IPV4, IPV6] if kind == "ip" else [PHONE]
     assert mask(text, [kind]) == (masked, {kind: sum(masked.count(p) for p in placeholders)})
     # Placeholders stay what they are and are not counted.
@@ -44,11 +44,11 @@ def test_what_is_personal_becomes_a_placeholder(kind, text, masked):
 
 
 @pytest.mark.parametrize(("kind", "text"), LEFT)
-def test_what_only_looks_like_it_stays(kind, text):
+def test_masking_keeps_lookalikes_of_personal_data(kind, text):
     assert mask(text, [kind]) == (text, {kind: 0})
 
 
-def test_only_the_kinds_that_are_asked_for_are_masked():
+def test_masking_is_limited_to_the_configured_kinds():
     text = "a@b.de 8.8.8.8 +49 30 1234567"
     assert mask(text, []) == (text, {})
     assert mask(text, ["phone"]) == (f"a@b.de 8.8.8.8 {PHONE}", {"phone": 1})
@@ -62,7 +62,7 @@ PARTS = st.sampled_from(
 
 
 @given(st.lists(PARTS, max_size=20).map("".join) | st.text())
-def test_lines_stay_where_they_are(text):
+def test_masking_keeps_line_structure(text):
     masked, counts = mask(text, ["email", "ip", "phone"])
     assert [line == "" for line in masked.split("\n")] == [line == "" for line in text.split("\n")]
     if masked == text:

@@ -63,7 +63,7 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("name", "text", "value"), BY_HAND)
-def test_a_measure_is_what_a_person_counts(name, text, value):
+def test_measures_match_counts_by_hand(name, text, value):
     assert MEASURES[name](Text(text)) == pytest.approx(value, rel=1e-12)
 
 
@@ -91,12 +91,12 @@ ANY = st.text() | WORDS.map(" ".join) | st.text(alphabet="ab .\n-#…{", max_siz
 @example("")
 @example("\n\n \n")
 @example("👩‍👩‍👧")
-def test_measures_of_any_text_are_numbers_and_shares_are_shares(text):
+def test_measures_are_finite_and_shares_lie_between_0_and_1(text):
     assert text or not any(every_measure(text).values())
 
 
 @given(WORDS)
-def test_repetition_is_what_a_walk_over_all_ngrams_finds(words):
+def test_repetition_measure_matches_naive_ngram_count(words):
     """The definitions of Gopher's table A1 as datatrove reads them, the slow way."""
     text = " ".join(words)
     for n in (2, 3, 4):

@@ -60,7 +60,7 @@ def planted(draw, count):
         yield " ".join(tokens), " ".join(copy)
 
 
-def test_planted_pairs_are_found_and_nothing_else(tmp_path_factory):
+def test_minhash_finds_planted_pairs_only(tmp_path_factory):
     draw = random.Random(5)
     both = list(planted(draw, 600))
     texts = [text for pair in both for text in pair]
@@ -78,7 +78,7 @@ def test_planted_pairs_are_found_and_nothing_else(tmp_path_factory):
     assert ((duplicates.original // 2) == np.arange(len(texts)) // 2).all()
 
 
-def test_exact_copies_differ_in_case_and_white_space_at_most(tmp_path_factory):
+def test_exact_copies_ignore_case_and_white_space(tmp_path_factory):
     texts = ["One two three.", "four", "one  TWO\nthree.", "One two three!", "", "...", "", "!!!"]
     duplicates = find(texts, tmp_path_factory)
     assert duplicates.original.tolist() == [0, 1, 0, 0, 4, 5, 4, 7]
@@ -87,7 +87,7 @@ def test_exact_copies_differ_in_case_and_white_space_at_most(tmp_path_factory):
     assert find([], tmp_path_factory).original.tolist() == []
 
 
-def test_a_chain_of_near_duplicates_is_one_group_and_the_first_is_its_original(tmp_path_factory):
+def test_chain_of_near_duplicates_is_one_group(tmp_path_factory):
     draw = random.Random(3)
     tokens = sentence(draw, 200)
     chain = [" ".join(tokens)]
@@ -102,7 +102,7 @@ def test_a_chain_of_near_duplicates_is_one_group_and_the_first_is_its_original(t
     assert duplicates.similarity[-1] == pytest.approx(jaccard(chain[0], chain[-1]))
 
 
-def test_many_copies_cost_no_pair_of_all_with_all_and_are_one_group(tmp_path_factory):
+def test_many_copies_are_one_group_without_all_pairs(tmp_path_factory):
     """A bucket of n texts gives some 5 n pairs: 3,000 texts that are all alike are done in seconds, not 4.5 M pairs."""
     draw = random.Random(2)
     tokens = sentence(draw, 100)
@@ -112,7 +112,7 @@ def test_many_copies_cost_no_pair_of_all_with_all_and_are_one_group(tmp_path_fac
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.randoms(use_true_random=False))
-def test_groups_do_not_depend_on_the_order_of_texts(tmp_path_factory, shuffle):
+def test_near_duplicate_groups_do_not_depend_on_order(tmp_path_factory, shuffle):
     draw = random.Random(7)
     texts = [text for pair in planted(draw, 30) for text in pair] + ["short", "Short", ""]
     order = list(range(len(texts)))
@@ -131,7 +131,7 @@ def test_groups_do_not_depend_on_the_order_of_texts(tmp_path_factory, shuffle):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 7])
-def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monkeypatch, parts):
+def test_minhash_does_not_depend_on_part_boundaries(tmp_path_factory, monkeypatch, parts):
     draw = random.Random(11)
     texts = [text for pair in planted(draw, 300) for text in pair] + ["short", "Short", "", ""]
     whole = find(texts, tmp_path_factory)
@@ -145,7 +145,7 @@ def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monk
         assert (getattr(whole, name) == getattr(duplicates, name)).all()
 
 
-def test_more_texts_than_a_graph_can_number_are_refused(tmp_path, monkeypatch):
+def test_minhash_refuses_too_many_texts(tmp_path, monkeypatch):
     monkeypatch.setattr(minhash.SignatureIndex, "__len__", lambda _: 1 << 31)
     (tmp_path / "paragraphs").mkdir()
     with pytest.raises(
@@ -171,7 +171,7 @@ def verses(chapters):
     return [verse for chapter in chapters for verse in chapter.text.split("\n\n")]
 
 
-def test_both_translations_have_the_same_chapters(chapters):
+def test_bible_translations_have_equal_chapters(chapters):
     assert all(isinstance(chapter, Document) for chapter in chapters)
     by = Counter(chapter.metadata["translation"] for chapter in chapters)
     assert by == {"asv": 1189, "kjv": 1189}

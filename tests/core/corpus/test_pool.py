@@ -37,7 +37,7 @@ def squares(results):
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_every_item_is_done_once_and_comes_in_order(tmp_path, cores):
+def test_pool_runs_each_item_once_in_order(tmp_path, cores):
     pool = Pool(tmp_path / "pool", cores)
     results = pool.map("squares", square, [(n, 0.2, tmp_path / "log") for n in range(12)])
     pool.end()
@@ -50,7 +50,7 @@ def test_every_item_is_done_once_and_comes_in_order(tmp_path, cores):
     assert left == {pools.JOB, pools.LOCKS, *(f"{n:06d}" for n in range(12))}
 
 
-def test_help_is_asked_for_when_there_is_more_to_do_than_processes(tmp_path):
+def test_pool_asks_for_helpers_when_items_exceed_processes(tmp_path):
     requests = []
     pool = Pool(tmp_path / "pool", 1, ask=lambda: requests.append(1))
     for name, count in (("one", 1), ("three", 3)):
@@ -59,7 +59,7 @@ def test_help_is_asked_for_when_there_is_more_to_do_than_processes(tmp_path):
     assert requests == [1]
 
 
-def test_no_item_is_nothing_to_do(tmp_path):
+def test_pool_of_no_items_does_nothing(tmp_path):
     assert Pool(tmp_path, 2).map("none", square, []) == []
 
 
@@ -82,7 +82,7 @@ def start_squares(tmp_path, cores, project):
     )
 
 
-def test_processes_end_with_the_one_that_asked(tmp_path, project):
+def test_pool_workers_end_with_their_parent(tmp_path, project):
     process = start_squares(tmp_path, 2, project)
     wait_for(lambda: len(begun(tmp_path / "log")[1]) == 2)
     (other,) = begun(tmp_path / "log")[1] - {process.pid}
@@ -101,7 +101,7 @@ time.sleep(3600)
 """
 
 
-def test_an_item_of_a_machine_that_is_silent_is_done_again(tmp_path, monkeypatch):
+def test_pool_repeats_items_of_a_silent_machine(tmp_path, monkeypatch):
     (tmp_path / "pool/squares").mkdir(parents=True)
     command = [sys.executable, "-c", HOLDS, str(tmp_path / "pool/squares" / pools.LOCKS), "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as silent:
@@ -113,7 +113,7 @@ def test_an_item_of_a_machine_that_is_silent_is_done_again(tmp_path, monkeypatch
     assert begun(tmp_path / "log")[0] == [0, 2, 1]
 
 
-def test_other_processes_may_come_first_and_serve_one_job_after_the_other(tmp_path, project):
+def test_pool_helpers_may_start_first_and_serve_many_jobs(tmp_path, project):
     log = tmp_path / "log"
     other = subprocess.Popen(
         [sys.executable, "-m", "plm_core.corpus.part_pool", str(tmp_path / "pool"), "1"], cwd=project
@@ -134,7 +134,7 @@ def test_other_processes_may_come_first_and_serve_one_job_after_the_other(tmp_pa
     ("kind", "error", "message"),
     [("user", UserError, "data.txt:3: not this one"), ("disk", OSError, "No space left on device: ")],
 )
-def test_what_another_process_cannot_do_is_raised_here(tmp_path, kind, error, message):
+def test_pool_raises_errors_of_workers(tmp_path, kind, error, message):
     pool = Pool(tmp_path / "pool", 2)
     with pytest.raises(error, match=message):
         pool.map("refused", refuse, [(os.getpid(), kind)] * 6)
@@ -144,7 +144,7 @@ def test_what_another_process_cannot_do_is_raised_here(tmp_path, kind, error, me
         pool.map("refused", refuse, [(0, kind)] * 6)
 
 
-def test_a_mistake_in_the_code_is_raised_and_hangs_nobody(tmp_path):
+def test_pool_raises_programming_errors_without_hanging(tmp_path):
     pool = Pool(tmp_path / "pool", 2)
     with pytest.raises(ValueError, match="a mistake at"):
         pool.map("broken", break_down, [1, 2, 3])

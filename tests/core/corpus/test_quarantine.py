@@ -73,7 +73,7 @@ def test_a_bad_json_line_is_quarantined_alone(tmp_path, line, reason, end):
 
 @pytest.mark.parametrize("size", [98, 99, 100, 101, 199, 200])
 @pytest.mark.parametrize("end", [b"\n", b""])
-def test_the_limit_of_a_record_is_exact(tmp_path, size, end):
+def test_record_size_limit_is_exact(tmp_path, size, end):
     for name, line in (("a.jsonl", b'{"text": "' + b"x" * (size - 12) + b'"}'), ("b.txt", b"x" * size)):
         (tmp_path / name).write_bytes(line + (end if name == "a.jsonl" else b""))
     (tmp_path / "c.csv").write_bytes(b"text\n" + b"x" * size + end)
@@ -98,7 +98,7 @@ CSV_LINES = [
 
 
 @pytest.mark.parametrize(("line", "reason"), CSV_LINES)
-def test_a_bad_csv_row_is_quarantined_with_the_line_it_begins_with(tmp_path, line, reason):
+def test_bad_csv_row_is_quarantined_with_its_first_line(tmp_path, line, reason):
     (tmp_path / "x.csv").write_bytes(b'key,text\nfirst,"one\n1"\n\n' + line + b"\nlast,two\nlonely")
     summaries = summary(read(tmp_path, id_field="key", max_record_bytes=800), tmp_path)
     assert summaries[:2] == ["one\n1", ("x.csv:5", reason)]
@@ -106,7 +106,7 @@ def test_a_bad_csv_row_is_quarantined_with_the_line_it_begins_with(tmp_path, lin
     assert summaries[2:] == ["two", (f"x.csv:{after}", "wrong_fields")]
 
 
-def test_a_quote_that_is_never_closed_is_one_record(tmp_path):
+def test_csv_with_unclosed_quote_is_one_record(tmp_path):
     (tmp_path / "x.csv").write_text('text\none\n"two\nthree\n')
     assert summary(read(tmp_path), tmp_path) == ["one", ("x.csv:3", "broken_csv")]
 
@@ -115,13 +115,13 @@ HEADERS = [b"te\xe9xt", b'"te"xt', b"text" + b"x" * 999, b"text,text", b"id;text
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_a_csv_file_with_a_broken_header_is_one_record(tmp_path, header):
+def test_csv_with_broken_header_is_one_record(tmp_path, header):
     (tmp_path / "x.csv").write_bytes(header + b"\none\ntwo\n")
     (tmp_path / "y.csv").write_bytes(b"text\nthree\n")
     assert summary(read(tmp_path, max_record_bytes=800), tmp_path) == [("x.csv:1", "broken_header"), "three"]
 
 
-def test_a_csv_file_with_another_delimiter_is_refused_with_what_to_set(tmp_path):
+def test_csv_with_another_delimiter_is_refused_with_advice(tmp_path):
     (tmp_path / "x.csv").write_text("id;text\n7;one, two\n")
     (record,) = read(tmp_path)
     assert record.detail.startswith(
@@ -130,7 +130,7 @@ def test_a_csv_file_with_another_delimiter_is_refused_with_what_to_set(tmp_path)
     assert record.lost_bytes == len("id;text\n7;one, two\n")
 
 
-def test_two_columns_of_parquet_of_one_name_are_refused(tmp_path):
+def test_parquet_with_duplicate_columns_is_refused(tmp_path):
     names = ["text", "year", "text"]
     pq.write_table(
         pa.Table.from_arrays([pa.array(["a"]), pa.array([7]), pa.array(["b"])], names), tmp_path / "x.parquet"
@@ -151,7 +151,7 @@ def test_a_pointer_of_git_lfs_is_never_taken_for_text(tmp_path, name):
     assert "run `git lfs pull`" in record.detail
 
 
-def test_columns_without_a_name_do_no_harm(tmp_path):
+def test_csv_allows_unnamed_columns(tmp_path):
     (tmp_path / "x.csv").write_text(",,text\n1,2,3\n")
     assert summary(read(tmp_path), tmp_path) == ["3"]
 
@@ -166,13 +166,13 @@ def test_columns_without_a_name_do_no_harm(tmp_path):
         ("text".encode("utf-16"), 1, "invalid_utf8"),
     ],
 )
-def test_a_bad_text_file_is_one_record_with_the_line_that_is_wrong(tmp_path, data, line, reason):
+def test_bad_text_file_is_quarantined_as_one_record_with_line(tmp_path, data, line, reason):
     (tmp_path / "a.txt").write_bytes(data)
     (tmp_path / "b.txt").write_text("good")
     assert summary(read(tmp_path, max_record_bytes=800), tmp_path) == [(f"a.txt:{line}", reason), "good"]
 
 
-def test_bad_rows_of_parquet_are_quarantined_alone(tmp_path):
+def test_bad_parquet_rows_are_quarantined_alone(tmp_path):
     texts = pa.array([b"one", b"b\xff", None, b"c\0", b"x" * 801, b"two"], pa.binary()).cast(pa.string(), safe=False)
     pq.write_table(pa.table({"text": texts, "key": [1, 2, 3, 4, 5, 6]}), tmp_path / "x.parquet")
     records = read(tmp_path, id_field="key", max_record_bytes=800)
@@ -182,7 +182,7 @@ def test_bad_rows_of_parquet_are_quarantined_alone(tmp_path):
     assert records[3].excerpt == "{'key': 4, 'text': 'c\\x00'}"
 
 
-def test_columns_of_parquet_that_are_no_metadata_do_no_harm(tmp_path):
+def test_parquet_columns_that_are_no_metadata_are_harmless(tmp_path):
     columns = {
         "text": pa.array(["one", "two"]).dictionary_encode(),
         "year": pa.array([7, 13], pa.uint16()),
@@ -206,7 +206,7 @@ FAULTS = {"crash": lambda: os.kill(os.getpid(), signal.SIGKILL), "memory": lambd
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_parquet_file_that_takes_its_reader_down_is_one_record(tmp_path, monkeypatch, name):
+def test_parquet_that_crashes_its_reader_is_quarantined(tmp_path, monkeypatch, name):
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: FAULTS[name]() and [])
     pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "x.parquet")
     (tmp_path / "y.txt").write_text("good")
@@ -216,18 +216,18 @@ def test_a_parquet_file_that_takes_its_reader_down_is_one_record(tmp_path, monke
     assert bad.lost_bytes == (tmp_path / "x.parquet").stat().st_size
 
 
-def test_every_row_of_parquet_without_text_is_counted(tmp_path):
+def test_parquet_rows_without_text_are_counted(tmp_path):
     pq.write_table(pa.table({"score": [0.5] * 99}), tmp_path / "x.parquet")
     assert summary(read(tmp_path), tmp_path) == [(f"x.parquet:{row}", "missing_text") for row in range(1, 100)]
 
 
-def test_a_file_whose_name_is_no_text_is_quarantined(tmp_path):
+def test_file_with_undecodable_name_is_quarantined(tmp_path):
     (tmp_path / os.fsdecode(b"x\xff.txt")).write_text("text")
     assert [(r.place, r.reason) for r in read(tmp_path)] == [(f"{tmp_path}/x\\udcff.txt:1", "half_surrogate")]
 
 
 @pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("zst", zstd)])
-def test_what_was_read_of_a_truncated_file_stays(tmp_path, ending, pack):
+def test_truncated_file_keeps_its_first_records(tmp_path, ending, pack):
     draw = random.Random(5)
     lines = [json.dumps({"text": f"{i} {draw.randbytes(999).hex()}"}).encode() for i in range(499)]
     whole = pack(b"\n".join(lines))
@@ -242,7 +242,7 @@ def test_what_was_read_of_a_truncated_file_stays(tmp_path, ending, pack):
 
 @pytest.mark.parametrize("name", ["x.txt.gz", "x.jsonl.gz", "x.csv.zst", "x.txt.zst", "x.parquet"])
 @pytest.mark.parametrize("data", [b"", b"no such file", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"PAR1PAR1"])
-def test_a_file_that_is_not_what_its_name_says_is_one_record(tmp_path, name, data):
+def test_file_with_wrong_extension_is_one_bad_record(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
     (tmp_path / "y.txt").write_text("good")
     assert summary(read(tmp_path), tmp_path) == [(f"{name}:1", "damaged_file"), "good"]
@@ -265,7 +265,7 @@ def test_a_damaged_parquet_file_keeps_the_rows_before(tmp_path):
 
 
 @pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("zst", zstd)])
-def test_what_is_not_read_of_a_damaged_file_is_measured(tmp_path, ending, pack):
+def test_unread_share_of_a_damaged_file_is_measured(tmp_path, ending, pack):
     draw = random.Random(5)
     whole = pack(b"".join(json.dumps({"text": draw.randbytes(999).hex()}).encode() + b"\n" for _ in range(99)))
     for before, texts in ((b"", 0), (whole, 99)):
@@ -276,7 +276,7 @@ def test_what_is_not_read_of_a_damaged_file_is_measured(tmp_path, ending, pack):
         assert 0.9 < last.lost_bytes / len(whole) <= 1
 
 
-def test_a_file_that_may_not_be_read_is_an_error_of_the_machine(tmp_path, monkeypatch):
+def test_unreadable_file_permission_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n')
 
     def refuse(*args, **kwargs):
@@ -287,7 +287,7 @@ def test_a_file_that_may_not_be_read_is_an_error_of_the_machine(tmp_path, monkey
         read(tmp_path)
 
 
-def test_everything_that_is_kept_of_a_bad_record_is_short_printable_text(tmp_path):
+def test_quarantine_keeps_short_printable_text(tmp_path):
     (tmp_path / "new\nline").mkdir()
     (tmp_path / "new\nline/x.jsonl").write_bytes(b"\xff\0\x1b[31m\xe2\x80\xae" + "\U0001f600".encode() * 999 + b"\n")
     (record,) = read(tmp_path)
@@ -333,7 +333,7 @@ def measured(project, small, large, limit):
 
 
 @pytest.mark.parametrize(("kind", "ending"), [("jsonl", ""), ("csv", ".gz"), ("txt", ".zst"), ("jsonl", ".zst")])
-def test_a_long_record_is_found_without_being_held(project, tmp_path, kind, ending):
+def test_long_record_is_found_in_bounded_memory(project, tmp_path, kind, ending):
     pack = {"": bytes, ".gz": lambda data: gzip.compress(data, 1), ".zst": zstd}[ending]
     begin, rest = LARGE[kind]
     files = [tmp_path / f"{size}.{kind}{ending}" for size in ("small", "large")]
@@ -358,7 +358,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_what_a_parquet_file_takes_in_memory_is_bounded_whatever_it_unfolds_to(project, tmp_path, name):
+def test_parquet_reading_has_bounded_memory(project, tmp_path, name):
     how, limit, expected = BOMBS[name]
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "small.parquet")
     pq.write_table(pa.table({"text": ["x" * 4_000_000] * 64}), tmp_path / "x.parquet", compression="zstd", **how)

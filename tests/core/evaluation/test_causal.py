@@ -32,7 +32,7 @@ def by_hand(model, text, stride):
 
 @pytest.mark.parametrize("length", [0, 1, 11, 12, 13, 99])
 @pytest.mark.parametrize("stride", [1, 5, 13])
-def test_the_score_is_the_sum_over_single_predictions(make_gpt, make_text, device, length, stride):
+def test_causal_likelihood_sums_single_predictions(make_gpt, make_text, device, length, stride):
     model = make_gpt().eval()
     (likelihood,) = score(model, [make_text(length)], LikelihoodConfig(stride=stride), device)
     assert likelihood.tokens == length + 1
@@ -51,9 +51,7 @@ def test_a_stride_beyond_the_context_is_the_context(make_gpt, make_text, device)
 
 
 @pytest.mark.parametrize("quantity", ["windows", "segments", "order"])
-def test_few_logits_at_once_are_in_memory_and_change_nothing(
-    make_gpt, make_xlnet, make_text, device, monkeypatch, quantity
-):
+def test_causal_likelihood_holds_few_logits_in_memory(make_gpt, make_xlnet, make_text, device, monkeypatch, quantity):
     model = make_gpt() if quantity == "windows" else make_xlnet(memory=7)
     method = order_bits_per_byte.score if quantity == "order" else score
     texts = [make_text(length, seed=length) for length in (3, 99, 157)]
@@ -89,7 +87,7 @@ def with_memory_by_hand(model, text):
 
 @pytest.mark.parametrize("memory", [1, 7, 19])
 @pytest.mark.parametrize("length", [0, 1, 12, 13, 37])
-def test_a_model_with_memory_carries_it_from_segment_to_segment(make_xlnet, make_text, device, memory, length):
+def test_causal_likelihood_carries_memory_between_segments(make_xlnet, make_text, device, memory, length):
     model = make_xlnet(memory=memory).eval()
     (likelihood,) = score(model, [make_text(length)], LikelihoodConfig(stride=5), device)
     assert likelihood.tokens == length + 1

@@ -41,7 +41,7 @@ def both(tmp_path):
     return (tmp_path / "a", tmp_path / "b"), ("a", "b")
 
 
-def test_a_task_has_scores_difference_test_effect_and_verdict(tmp_path):
+def test_comparison_row_has_scores_test_effect_and_verdict(tmp_path):
     put(tmp_path / "a", "sst2", 30)
     put(tmp_path / "b", "sst2", 50, turn=5)
     (row,) = compare(*both(tmp_path)).tasks
@@ -54,7 +54,7 @@ def test_a_task_has_scores_difference_test_effect_and_verdict(tmp_path):
     assert row.effect == 25 / 30 - 0.5
 
 
-def test_documents_are_swapped_whole_and_mcnemars_test_is_not_for_them(tmp_path):
+def test_comparison_of_groups_swaps_documents_without_mcnemar(tmp_path):
     put(tmp_path / "a", "sst2", 30, together=10, subsets=("m", "mm"))
     put(tmp_path / "b", "sst2", 50, turn=5, together=10, subsets=("m", "mm"))
     whole, *parts = compare(*both(tmp_path)).tasks
@@ -63,7 +63,7 @@ def test_documents_are_swapped_whole_and_mcnemars_test_is_not_for_them(tmp_path)
     assert whole.p > 0.1
 
 
-def test_with_several_seeds_or_another_score_the_permutation_test_is_taken(tmp_path):
+def test_comparison_uses_permutation_test_for_several_seeds(tmp_path):
     for folder, correct in ((tmp_path / "a", 30), (tmp_path / "b", 55)):
         put(folder, "rte", correct)
         put(folder, "rte", correct, seed=2, turn=3)
@@ -75,7 +75,7 @@ def test_with_several_seeds_or_another_score_the_permutation_test_is_taken(tmp_p
     assert by_name["stsb"].score == "pearson+spearman"
 
 
-def test_a_single_lucky_seed_makes_no_model_better(tmp_path):
+def test_single_lucky_seed_is_not_significant(tmp_path):
     """The test is about these seeds, the interval about others."""
     for folder, correct in ((tmp_path / "a", 30), (tmp_path / "b", 60)):
         put(folder, "rte", 30)
@@ -150,7 +150,7 @@ def test_the_averages_of_glue_are_named_where_every_task_of_them_is_there(tmp_pa
     assert [row.name for row in compare(*both(tmp_path)).averages] == [MEAN, next(iter(AVERAGES))]
 
 
-def test_of_a_likelihood_less_is_better(tmp_path):
+def test_comparison_of_likelihoods_prefers_lower(tmp_path):
     likelihood(tmp_path / "a", 2.0)
     likelihood(tmp_path / "b", 1.9)
     result = compare(*both(tmp_path))
@@ -195,7 +195,7 @@ def test_other_examples_are_refused_by_file(tmp_path):
         compare(*both(tmp_path))
 
 
-def test_nothing_in_common_is_an_error_that_says_what_there_is(tmp_path):
+def test_comparison_without_common_tasks_is_an_error(tmp_path):
     put(tmp_path / "a", "sst2", 30)
     put(tmp_path / "b", "rte", 30)
     with pytest.raises(UserError, match="nothing in common; rte: only b has it; sst2: only a has it; likelihood: not"):

@@ -24,14 +24,14 @@ def put(tmp_path):
     return put
 
 
-def test_files_are_found_by_task_with_their_seeds_in_order(put, tmp_path):
+def test_evidence_files_are_found_by_task_and_seed(put, tmp_path):
     for name in ("b.10.csv", "b.2.csv", "a-b_c.1.csv", "likelihood.csv", "cost.csv", "old.csv", "x.y.csv", "z.1.txt"):
         put(name, ["1,x,m,yes,no,0.75,accuracy,r"])
     names = {task: [path.name for path in files] for task, files in task_files(tmp_path).items()}
     assert names == {"a-b_c": ["a-b_c.1.csv"], "b": ["b.2.csv", "b.10.csv"]}
 
 
-def test_the_seeds_of_a_task_are_one_table_whose_value_is_their_mean(put):
+def test_evidence_of_seeds_is_one_table_with_their_mean(put):
     first = put("nli.1.csv", ["2,x,mm,yes,no,0.75,accuracy,r", "1,y,m,no,no,0.75,accuracy,r"])
     second = put("nli.2.csv", ["1,y,m,no,maybe,0.75,accuracy,r", "2,x,mm,yes,no,0.75,accuracy,r"])
     table = read_task([first, second])
@@ -43,7 +43,7 @@ def test_the_seeds_of_a_task_are_one_table_whose_value_is_their_mean(put):
 
 
 @pytest.mark.parametrize(("score", "answer"), [("accuracy", "x"), ("entity_f1", "B-A")])
-def test_examples_of_a_group_stand_together_and_the_others_alone(put, score, answer):
+def test_evidence_groups_examples(put, score, answer):
     named = [("4", "d2"), ("1", "d1"), ("2", ""), ("3", "d1")]
     rows = [f"{i},a,{group},,{answer},{answer},,{score},r" for i, group in named]
     table = read_task([put("t.1.csv", rows, TASK.replace("subset", "group,subset"))])
@@ -64,7 +64,7 @@ def test_examples_of_a_group_stand_together_and_the_others_alone(put, score, ans
         ("exact_match", ['["x"]', "[]", '["x", "y"]'], 1 / 3),
     ],
 )
-def test_one_answer_to_all_is_the_most_frequent_or_none(put, score, labels, value):
+def test_baseline_is_the_most_frequent_answer_or_none(put, score, labels, value):
     rows = [(str(i), "s", "", label, labels[0], "", score, "r") for i, label in enumerate(labels)]
     with (path := put("t.1.csv", [])).open("a", newline="") as file:
         csv.writer(file).writerows(rows)
@@ -72,13 +72,13 @@ def test_one_answer_to_all_is_the_most_frequent_or_none(put, score, labels, valu
     assert unread.values(np.ones((1, 3))).tolist() == [[pytest.approx(value)]]
 
 
-def test_confidences_stand_by_seed_and_example_and_are_missing_of_numbers(put):
+def test_confidences_are_by_seed_and_example(put):
     first = put("nli.1.csv", [f"2,x,,yes,no,{1 / 3!r},accuracy,r", "1,y,,no,no,1.0,accuracy,r"])
     second = put("nli.2.csv", ["1,y,,no,yes,0.0,accuracy,r", "2,x,,yes,no,,accuracy,r"])
     np.testing.assert_array_equal(read_task([first, second]).confidences, [[1.0, 1 / 3], [0.0, np.nan]])
 
 
-def test_numbers_keep_their_digits(put):
+def test_evidence_numbers_keep_their_digits(put):
     rows = [f"{i},x,,{label!r},{label + 0.1!r},,pearson+spearman,r" for i, label in enumerate([0.1, 1 / 3, 5.0])]
     table = read_task([put("sim.1.csv", rows)])
     assert table.results.labels.tolist() == [0.1, 1 / 3, 5.0]
@@ -86,7 +86,7 @@ def test_numbers_keep_their_digits(put):
     assert table.results.predictions.dtype == np.float64
 
 
-def test_what_a_model_costs(put):
+def test_cost_evidence_is_read(put):
     assert read_cost(put("cost.csv", ["parameters,1234567"], "quantity,value\n")) == {"parameters": 1234567.0}
     with pytest.raises(UserError, match=r"cost\.csv:2: found 'many'; expected a number"):
         read_cost(put("cost.csv", ["parameters,many"], "quantity,value\n"))
@@ -108,12 +108,12 @@ def test_what_a_model_costs(put):
         (["1,a,,1,2,,pearson,r", "2,b,,1,3,,pearson,r"], "all labels are 1; expected different labels"),
     ],
 )
-def test_a_damaged_task_is_a_clear_error(put, rows, message):
+def test_damaged_task_evidence_is_a_clear_error(put, rows, message):
     with pytest.raises(UserError, match=message):
         read_task([put("t.1.csv", rows)])
 
 
-def test_a_seed_of_other_examples_is_named(put):
+def test_evidence_seed_of_other_examples_is_named(put):
     first = put("t.1.csv", ["1,a,,x,x,0.75,accuracy,r"])
     for row in (
         "1,b,,x,x,0.75,accuracy,r",
@@ -128,7 +128,7 @@ def test_a_seed_of_other_examples_is_named(put):
         read_task([first, put("t.2.csv", ["1,a,,x,x,0.75,matthews,r"])])
 
 
-def test_a_missing_column_is_named(put):
+def test_evidence_missing_column_is_named(put):
     with pytest.raises(UserError, match="lacks the columns subset, score; expected id,sha256,group,subset"):
         read_task([put("t.1.csv", ["1,a,x,x,r"], "id,sha256,label,prediction,measured\n")])
 

@@ -65,7 +65,7 @@ def questions():
 
 
 @pytest.mark.parametrize("make", ["make_gpt", "make_xlnet"])
-def test_a_sum_is_that_of_the_tokens_one_by_one(request, make, questions):
+def test_fewshot_option_likelihood_matches_token_by_token(request, make, questions):
     model = request.getfixturevalue(make)().eval()
     scored = likelihoods(model, questions, CPU)
     for query, sums in zip(questions, scored, strict=True):
@@ -74,7 +74,7 @@ def test_a_sum_is_that_of_the_tokens_one_by_one(request, make, questions):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(prompt=WORDS, answers=OPTIONS)
-def test_prompt_and_option_have_the_tokens_of_the_joined_text(tokenizers, kind, prompt, answers):
+def test_fewshot_prompt_and_option_tokenize_as_joined_text(tokenizers, kind, prompt, answers):
     tokenizer = tokenizers[kind]
     query = question(tokenizer, prompt, answers, context=9999)
     for option, tokens in zip(answers, query.options, strict=True):
@@ -83,7 +83,7 @@ def test_prompt_and_option_have_the_tokens_of_the_joined_text(tokenizers, kind, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_option_is_what_lm_evaluation_harness_takes_for_it(tokenizers, kind):
+def test_fewshot_option_tokens_match_lm_evaluation_harness(tokenizers, kind):
     """Its ``_encode_pair``: the tokens of the joined text but for as many as the prompt has."""
     tokenizer, prompt = tokenizers[kind], "Bafo limu.\nDu so:"
     (ids,) = question(tokenizer, prompt, ["gamo du"], context=9999).options
@@ -97,13 +97,13 @@ class Joining:
         return [ord(c) for c in text.replace("b ", "\u1000")]
 
 
-def test_a_token_over_the_seam_belongs_to_every_option():
+def test_fewshot_token_across_the_seam_is_in_the_option():
     query = question(Joining(), "ab", ["x", "yz"], context=99)
     assert query == Question([ord("a")], [[0x1000, ord("x")], [0x1000, ord("y"), ord("z")]])
 
 
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 20), st.integers(4, 60))
-def test_a_long_prompt_loses_the_farthest_shots_and_then_its_beginning(tokenizer, shots, words, context):
+def test_fewshot_long_prompt_drops_farthest_shots_first(tokenizer, shots, words, context):
     before = [" ".join(["bafo"] * size) for size in shots]
     prompt, answers = " ".join(f"du{i}" for i in range(words)), ["so", "ga gu"]
     query = question(tokenizer, prompt, answers, context, before)
@@ -121,14 +121,14 @@ def test_a_long_prompt_loses_the_farthest_shots_and_then_its_beginning(tokenizer
     assert query.options == whole(0).options
 
 
-def test_what_cannot_be_an_option_is_refused(tokenizers):
+def test_fewshot_refuses_invalid_options(tokenizers):
     with pytest.raises(ValueError, match=r"the option 'bafo limu' has .* tokens; expected at most 3"):
         question(tokenizers["bpe"], "du", ["so", "bafo limu"], 3)
     with pytest.raises(ValueError, match=r"the option '\\u200d' has no token"):
         question(tokenizers["wordpiece"], "du", ["so", "\u200d"], 99)
 
 
-def test_each_rule_by_hand():
+def test_fewshot_rules_by_hand():
     answers = ["a", "bbbb", "cc cc", "d"]
     given = [1, 1, 3, 1], [-2.0, -3.0, -3.5, -9.0]
     alone = [-1.0, -2.0, -2.5, -9.5]
@@ -145,7 +145,7 @@ def test_each_rule_by_hand():
     )
 
 
-def test_bytes_are_those_of_utf_8_and_of_equals_the_first_is_taken():
+def test_fewshot_per_byte_counts_utf8_and_ties_take_the_first():
     assert choose_options(["éé", "ab"], [1, 1], [-math.log(8), -math.log(4)], [0.0, 0.0])["per_byte"] == 0
     assert set(choose_options(["ab", "cd"], [2, 2], [-1.0, -1.0], [-3.0, -3.0]).values()) == {0}
 
@@ -189,7 +189,7 @@ def bowls():
     return PromptedTask(TASK, PROMPT, test, [0.0] * 60, train, 1, None)
 
 
-def test_a_model_that_has_read_the_pattern_answers_by_it(make_gpt, tokenizer, bowls):
+def test_fewshot_model_answers_by_a_learned_pattern(make_gpt, tokenizer, bowls):
     def line(draw):
         labels = [draw.randrange(2) for _ in range(draw.randint(1, 2))]
         return "\n\n".join(bowls.show(Example("", text(draw, label), None, label)) for label in labels)
@@ -203,7 +203,7 @@ def test_a_model_that_has_read_the_pattern_answers_by_it(make_gpt, tokenizer, bo
         assert figures["baseline"] == pytest.approx(40 / 60)
 
 
-def test_a_multiple_choice_is_among_the_texts_of_each_example(make_gpt, tokenizer):
+def test_fewshot_multiple_choice_options_are_of_each_example(make_gpt, tokenizer):
     """What goes on with a text repeats its first word."""
     task = GlueTask("goes-on", "multiple_choice", "Which?", ("0", "1", "2"), ("accuracy",), "accuracy")
     draw, names = random.Random(2), ["limu", "pesa", "gamo"]
@@ -221,7 +221,7 @@ def test_a_multiple_choice_is_among_the_texts_of_each_example(make_gpt, tokenize
     assert set(answer.chosen.values()) == {0}
 
 
-def test_what_is_always_likelier_is_corrected_by_its_likelihood_alone(make_gpt, tokenizer, bowls):
+def test_fewshot_calibration_corrects_for_option_likelihood(make_gpt, tokenizer, bowls):
     """p(salt) is 1 and 0.7 by the two words, and 0.85 by itself: by the sum it is always the answer."""
 
     def line(draw):
@@ -234,7 +234,7 @@ def test_what_is_always_likelier_is_corrected_by_its_likelihood_alone(make_gpt, 
     assert sum(row.chosen["unconditional"] == row.example.label for row in answered) > 54
 
 
-def test_a_context_without_room_is_told_not_hidden(make_gpt, tokenizer, bowls):
+def test_fewshot_refuses_too_short_context(make_gpt, tokenizer, bowls):
     loaded = trained(make_gpt, tokenizer, lambda _: "bafo", 1)
     long = [replace(example, a=f"{'sovi ' * 40}{example.a}") for example in bowls.test[:7]]
     few = replace(bowls, test=[*long, *bowls.test[7:13]], overlaps=[0.0] * 13)
@@ -249,7 +249,7 @@ def test_a_context_without_room_is_told_not_hidden(make_gpt, tokenizer, bowls):
     ]
 
 
-def test_options_that_the_model_cannot_tell_apart_or_hold_are_refused(make_gpt, tokenizers, bowls):
+def test_fewshot_refuses_indistinguishable_or_long_options(make_gpt, tokenizers, bowls):
     loaded = trained(make_gpt, tokenizers["wordpiece"], lambda _: "bafo", 1)
     for options, error in (
         ({"salt": "\u4e2d", "rice": "\u56fd"}, "fewshot.prompts.bowls.options: to the model's tokenizer '\u56fd' is"),
@@ -260,7 +260,7 @@ def test_options_that_the_model_cannot_tell_apart_or_hold_are_refused(make_gpt, 
         assert str(refused.value).startswith(error)
 
 
-def test_contaminated_examples_are_left_out_of_the_score_and_told(bowls):
+def test_fewshot_leaves_out_contaminated_examples(bowls):
     """Of 12 answers 9 are right by the sum; of the 4 contaminated ones all are."""
     wrong = {5, 6, 7}
     answered = []

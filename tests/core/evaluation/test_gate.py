@@ -101,7 +101,7 @@ def by_tasks(challenger, champion, rules=PAPERS, earlier_challengers=0):
 
 @pytest.mark.parametrize("metric", ["bits_per_byte", "era/score", "score"])
 @pytest.mark.parametrize("better", [True, False])
-def test_the_better_model_wins_and_the_worse_is_refused_on_every_metric(tmp_path, metric, better):
+def test_gate_passes_the_better_and_refuses_the_worse_on_every_metric(tmp_path, metric, better):
     good, bad = write(tmp_path / "good", nats=-0.1, correct=70), write(tmp_path / "bad", correct=50)
     rules = replace(RULES, primary=metric, metrics=RULES.metrics | {"score": MetricRule("higher", 0.03)})
     decision = by_tasks(good, bad, rules) if better else by_tasks(bad, good, rules)
@@ -114,7 +114,7 @@ def test_the_better_model_wins_and_the_worse_is_refused_on_every_metric(tmp_path
     assert (row.interval.low > 0) == (row.difference > 0)
 
 
-def test_a_metric_beside_the_primary_may_worsen_by_its_tolerance_and_by_what_chance_explains(tmp_path):
+def test_gate_tolerance_of_metrics_beside_the_primary(tmp_path):
     champion = write(tmp_path / "champion", correct=53)
     for correct, turn, verdict in [
         (50, 0, "worse within its tolerance"),
@@ -128,7 +128,7 @@ def test_a_metric_beside_the_primary_may_worsen_by_its_tolerance_and_by_what_cha
     assert decision.reasons == ["era/score: worse by 0.2; the tolerance is 0.03"]
 
 
-def test_better_at_random_is_not_better(tmp_path):
+def test_gate_refuses_differences_by_chance(tmp_path):
     """52 of 100 right instead of 50, and on other examples: as likely luck."""
     champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
     decision = by_tasks(with_tasks(tmp_path / "new", "bits_per_byte", 52, 62, turn=30), champion)
@@ -141,7 +141,7 @@ def test_better_at_random_is_not_better(tmp_path):
     assert reason.endswith("it may be worse by more than promotion.margin = 0.01")
 
 
-def test_paragraphs_of_one_document_are_no_independent_witnesses(tmp_path):
+def test_gate_groups_paragraphs_by_document(tmp_path):
     """20 more of 100 paragraphs right, all of them of two documents: two fair coins explain that."""
     for paragraphs, passed in [(0, True), (1, True), (10, False)]:
         sides = [
@@ -157,7 +157,7 @@ def test_paragraphs_of_one_document_are_no_independent_witnesses(tmp_path):
 
 
 @pytest.mark.parametrize(("documents", "verdict"), [(5, "tells nothing"), (6, "better, perhaps by chance")])
-def test_too_few_groups_tell_nothing_and_leave_the_mean(tmp_path, documents, verdict):
+def test_gate_leaves_out_tasks_with_too_few_groups(tmp_path, documents, verdict):
     sides = []
     for name, right in (("new", 90), ("old", 50)):
         write(tmp_path / name, correct=right)
@@ -173,7 +173,7 @@ def test_too_few_groups_tell_nothing_and_leave_the_mean(tmp_path, documents, ver
     assert decision.passed
 
 
-def test_a_task_that_neither_model_has_learned_leaves_the_mean(tmp_path):
+def test_gate_leaves_out_unlearned_tasks(tmp_path):
     """Four classes, as often each: a quarter is right whatever is read."""
     sides = [with_tasks(tmp_path / name, "bits_per_byte", right, 28) for name, right in (("new", 70), ("old", 50))]
     rows = {row.metric: row for row in by_tasks(*sides).table}
@@ -195,9 +195,7 @@ def test_a_task_that_neither_model_has_learned_leaves_the_mean(tmp_path):
         ("pairs", (80, 95), "pseudo_bits_per_byte", 0.1, True, "score is significantly better"),
     ],
 )
-def test_where_no_task_or_only_minimal_pairs_tell_a_likelihood_that_both_have_is_the_primary(
-    tmp_path, name, right, quantity, nats, passed, says
-):
+def test_gate_primary_falls_back_to_a_common_likelihood(tmp_path, name, right, quantity, nats, passed, says):
     """A hundred pairs tell less than all of the text; of models with other likelihoods they decide."""
     old = write(tmp_path / "old", 0.0, right[0], task=name)
     new = write(tmp_path / "new", nats, right[1], quantity, task=name)
@@ -208,7 +206,7 @@ def test_where_no_task_or_only_minimal_pairs_tell_a_likelihood_that_both_have_is
     assert [reason for reason in decision.reasons if reason.startswith(says)], decision.reasons
 
 
-def test_each_challenger_needs_more_to_pass_and_no_more_to_be_objected_to(tmp_path):
+def test_gate_corrects_for_earlier_challengers(tmp_path):
     """Bonferroni's correction: 10 of 100 more right, none fewer, is a p of 0.002."""
     sides = [with_tasks(tmp_path / name, "bits_per_byte", right, 50) for name, right in (("new", 60), ("old", 50))]
     for before, passed in [(0, True), (19, True), (49, False)]:
@@ -252,7 +250,7 @@ def test_the_gate_never_sees_the_part_that_is_only_reported(tmp_path):
     assert (few.groups, few.parted(0.5)) == (29, (few, None))
 
 
-def test_an_equal_model_is_refused_and_an_equal_one_that_is_cheaper_passes(tmp_path):
+def test_gate_passes_an_equal_model_only_when_cheaper(tmp_path):
     champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
     same = by_tasks(champion, champion)
     assert not same.passed
@@ -275,7 +273,7 @@ def test_an_equal_model_is_refused_and_an_equal_one_that_is_cheaper_passes(tmp_p
 
 
 @pytest.mark.parametrize(("margin", "passed"), [(0.03, True), (0.01, False), (0.0, False)])
-def test_cheaper_passes_only_when_it_is_shown_to_be_within_the_margin(tmp_path, margin, passed):
+def test_gate_passes_a_cheaper_model_only_within_the_margin(tmp_path, margin, passed):
     """One more example of 200 wrong: the interval reaches from 0.015 worse to 0."""
     champion = with_tasks(tmp_path / "old", "bits_per_byte", 51, 60)
     challenger = with_tasks(tmp_path / "new", "bits_per_byte", 50, 60, parameters=10)
@@ -285,7 +283,7 @@ def test_cheaper_passes_only_when_it_is_shown_to_be_within_the_margin(tmp_path, 
     assert lost.reasons == ["next/score: worse by 0.2; the tolerance is 0.03"]
 
 
-def test_what_is_not_a_finite_number_never_passes(tmp_path):
+def test_gate_refuses_values_that_are_not_finite(tmp_path):
     whole = write(tmp_path / "whole")
     for value in (math.nan, math.inf):
         broken = write(tmp_path / f"{value}", value)
@@ -299,7 +297,7 @@ def test_what_is_not_a_finite_number_never_passes(tmp_path):
         assert by_tasks(challenger, champion).reasons == ["pseudo_bits_per_byte: not a finite number"]
 
 
-def test_likelihoods_of_different_names_are_never_compared(tmp_path):
+def test_gate_never_compares_likelihoods_of_different_names(tmp_path):
     causal = write(tmp_path / "causal")
     masked = write(tmp_path / "masked", nats=-0.9, quantity="pseudo_bits_per_byte")
     for challenger, champion, verdict in [
@@ -315,7 +313,7 @@ def test_likelihoods_of_different_names_are_never_compared(tmp_path):
         assert "excerpts" not in reason
 
 
-def test_a_model_of_another_paper_is_judged_by_its_scores(tmp_path):
+def test_gate_judges_another_architecture_by_its_scores(tmp_path):
     causal = with_tasks(tmp_path / "causal", "bits_per_byte", 50, 60)
     masked = with_tasks(tmp_path / "masked", "pseudo_bits_per_byte", 49, 80, nats=9.0)
     decision = by_tasks(masked, causal)
@@ -347,7 +345,7 @@ def answers(folder, given, labels, score="accuracy"):
     return folder
 
 
-def test_a_task_is_judged_by_other_scores_beside_its_own(tmp_path):
+def test_gate_judges_a_task_by_several_scores(tmp_path):
     """One says the frequent class always: as often right as the other, which finds the rare one, too."""
     labels = ["often"] * 90 + ["rarely"] * 10
     lazy = answers(tmp_path / "lazy", ["often"] * 100, labels)
@@ -375,7 +373,7 @@ def test_a_task_is_judged_by_other_scores_beside_its_own(tmp_path):
         (["1.5", "2", "4"], ["1", "2", "3"], "pearson", "spearman"),
     ],
 )
-def test_answers_by_another_score_are_those_that_were_written_under_it(tmp_path, given, labels, own, other):
+def test_gate_answers_by_another_score_match_its_evidence(tmp_path, given, labels, own, other):
     table, expected = (
         read_task([answers(tmp_path / score, given, labels, score) / "era.1.csv"]) for score in (own, other)
     )
@@ -384,7 +382,7 @@ def test_answers_by_another_score_are_those_that_were_written_under_it(tmp_path,
     assert np.array_equal(by.results.columns, expected.results.columns)
 
 
-def test_a_score_that_a_tasks_answers_do_not_have_is_refused_by_name(tmp_path):
+def test_gate_refuses_a_score_that_a_task_does_not_have(tmp_path):
     folder = answers(tmp_path / "a", ["x", "y"], ["x", "y"])
     for score, says in (
         ("pearson", r"^promotion\.metrics\.era/pearson: is of numbers, and the answers are classes"),
@@ -395,7 +393,7 @@ def test_a_score_that_a_tasks_answers_do_not_have_is_refused_by_name(tmp_path):
             judge(folder, folder, rules)
 
 
-def test_with_several_seeds_their_mean_is_judged_and_a_single_lucky_one_is_no_proof(tmp_path):
+def test_gate_judges_the_mean_over_seeds(tmp_path):
     champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60, seeds=3)
     challenger = with_tasks(tmp_path / "new", "bits_per_byte", 70, 80, seeds=2)
     assert by_tasks(challenger, champion).passed
@@ -410,7 +408,7 @@ def test_with_several_seeds_their_mean_is_judged_and_a_single_lucky_one_is_no_pr
     assert "p = 0.0001 " in decision.reasons[0]
 
 
-def test_the_first_model_of_any_paper_passes(tmp_path):
+def test_gate_passes_the_first_model(tmp_path):
     for quantity in COMPARED:
         folder = with_tasks(tmp_path / quantity, quantity, 50, 60)
         rules = PAPERS.for_evidence(folder)
@@ -427,12 +425,12 @@ def test_the_first_model_of_any_paper_passes(tmp_path):
         ({"rule": "another"}, ["era.1.csv", "likelihood.csv"]),
     ],
 )
-def test_other_examples_or_rules_are_named_and_nothing_is_compared(tmp_path, change, differing):
+def test_gate_refuses_evidence_of_other_examples_or_rules(tmp_path, change, differing):
     decision = judge(write(tmp_path / "a", nats=-0.5), write(tmp_path / "b", **change))
     assert (decision.passed, decision.examples_differ, decision.table) == (False, differing, [])
 
 
-def test_other_examples_matter_where_they_are_compared_only(tmp_path):
+def test_gate_compares_examples_of_used_metrics_only(tmp_path):
     """An excerpt has fewer bytes than a document: no reason to evaluate a champion of another quantity again."""
     causal = with_tasks(tmp_path / "causal", "bits_per_byte", 50, 60, seeds=2)
     masked = with_tasks(tmp_path / "masked", "pseudo_bits_per_byte", 71, 81, documents=3, seeds=2)
@@ -445,7 +443,7 @@ def test_other_examples_matter_where_they_are_compared_only(tmp_path):
     assert (decision.examples_differ, decision.table) == (["era.1.csv", "era.2.csv"], [])
 
 
-def test_excerpts_of_other_lengths_are_not_compared_and_forbid_nothing_else(tmp_path):
+def test_gate_never_compares_excerpts_of_other_lengths(tmp_path):
     """The first 128 tokens of a document are other bytes for another tokenizer, however often they are evaluated."""
     champion = with_tasks(tmp_path / "old", "pseudo_bits_per_byte", 50, 60)
     challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 71, 81, nats=9.0)
@@ -465,9 +463,7 @@ def test_excerpts_of_other_lengths_are_not_compared_and_forbid_nothing_else(tmp_
     ("nats", "passed", "verdict"),
     [(0.2, False, "worse"), (0.01, True, "worse within its tolerance"), (-1, True, "better")],
 )
-def test_a_likelihood_that_the_champion_does_not_have_is_held_against_an_earlier_champions(
-    tmp_path, nats, passed, verdict
-):
+def test_gate_takes_a_missing_likelihood_of_an_earlier_champion(tmp_path, nats, passed, verdict):
     champion = with_tasks(tmp_path / "champion", "pseudo_bits_per_byte", 50, 60, nats=9.0)
     challenger = with_tasks(tmp_path / "challenger", "bits_per_byte", 71, 81, nats=nats)
     earlier = with_tasks(tmp_path / "earlier", "bits_per_byte", 90, 90)
@@ -484,7 +480,7 @@ def test_a_likelihood_that_the_champion_does_not_have_is_held_against_an_earlier
 
 
 @pytest.mark.parametrize("quantity", COMPARED)
-def test_without_a_task_the_challengers_likelihood_is_the_primary(tmp_path, quantity):
+def test_gate_primary_is_the_likelihood_without_tasks(tmp_path, quantity):
     champion, challenger = (write(tmp_path / name, nats, quantity=quantity) for name, nats in [("a", 0.0), ("b", -0.1)])
     for folder in (champion, challenger):
         (folder / "era.1.csv").unlink()
@@ -497,7 +493,7 @@ def test_without_a_task_the_challengers_likelihood_is_the_primary(tmp_path, quan
         unruled.for_evidence(challenger)
 
 
-def test_a_likelihood_by_a_lossy_tokenizer_is_judged_only_beside_one_by_the_same(tmp_path):
+def test_gate_compares_lossy_likelihoods_of_one_tokenizer_only(tmp_path):
     better = write(tmp_path / "challenger", -0.9, 80, "lossy_bits_per_byte of 3fb1")
     worse = write(tmp_path / "champion", 0.0, 50, "lossy_bits_per_byte of 3fb1")
     assert verdicts(by_tasks(better, worse))["bits_per_byte"] == "better"
@@ -509,7 +505,7 @@ def test_a_likelihood_by_a_lossy_tokenizer_is_judged_only_beside_one_by_the_same
         assert {verdicts(decision)[name] for name in COMPARED} == {"not measured", "not comparable"}
 
 
-def test_what_the_rules_need_is_missed_by_name(tmp_path):
+def test_gate_names_missing_evidence(tmp_path):
     folder = write(tmp_path)
     (folder / "era.1.csv").unlink()
     with pytest.raises(UserError, match=r"era\.1\.csv: missing; expected it for promotion\.metrics: era/score"):
@@ -534,14 +530,14 @@ def test_what_the_rules_need_is_missed_by_name(tmp_path):
         ),
     ],
 )
-def test_rules_are_read_strictly(change, message):
+def test_gate_rules_are_read_strictly(change, message):
     rules = {"primary": "bits_per_byte", "alpha": 0.05, "margin": 0.0}
     metrics = {"bits_per_byte": {"direction": "lower", "tolerance": 0.0}}
     with pytest.raises(UserError, match=message):
         from_dict(GateRules, rules | {"metrics": metrics} | change, "promotion")
 
 
-def test_the_rule_score_is_that_of_every_task_without_its_own(tmp_path):
+def test_gate_rule_score_is_the_default_of_tasks(tmp_path):
     every, own = MetricRule("higher", 0.03), MetricRule("higher", 0.5)
     rules = GateRules(
         "bits_per_byte", 0.05, 0.0, {"bits_per_byte": MetricRule("lower", 0.0), "score": every, "b/score": own}
@@ -589,7 +585,7 @@ def simulated(seed, gain, seeds=1, size=240):
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_an_equal_challenger_rarely_passes_and_one_that_is_much_better_nearly_always(seeds):
+def test_gate_error_rates_of_equal_and_better_challengers(seeds):
     """At 5 %, two-sided, one of 40 equal ones is expected to be better by chance: of 120 three, more than eight once in
     a hundred."""
     passes = {}
@@ -609,7 +605,7 @@ def test_an_equal_challenger_rarely_passes_and_one_that_is_much_better_nearly_al
     st.integers(0, 30),
     st.booleans(),
 )
-def test_what_a_decision_always_is(seed, gain, seeds, margin, earlier_challengers, cheaper):
+def test_gate_decision_invariants(seed, gain, seeds, margin, earlier_challengers, cheaper):
     old, new = simulated(seed, gain, seeds, size=120)
     new = replace(new, parameters=0.5 if cheaper else 1.0)
     rules = replace(SIMULATED, margin=margin)

@@ -51,7 +51,7 @@ def case(request, make_bert, make_electra, make_xlnet):
     orders=st.integers(1, 3),
     seed=st.integers(0, 99),
 )
-def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
+def test_uniform_model_has_likelihood_log2_of_vocab_size(
     case, make_text, device, vocab_size, length, stride, excerpt, within_word, orders, seed
 ):
     quantity, make = case
@@ -76,7 +76,7 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
 
 
 @pytest.mark.parametrize("together", [2, 5, 16])
-def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device, monkeypatch, together):
+def test_likelihood_of_a_document_ignores_the_others(case, make_text, device, monkeypatch, together):
     monkeypatch.setattr(document_scores, "TEXTS_AT_ONCE", together)
     monkeypatch.setattr(document_scores, "BATCHES_AT_ONCE", together / 16)
     quantity, make = case
@@ -95,7 +95,7 @@ def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device
         )
 
 
-def test_scoring_draws_no_dropout_and_keeps_no_gradient(case, make_text, device):
+def test_likelihood_uses_no_dropout_and_no_gradient(case, make_text, device):
     quantity, make = case
     model, score = make(dropout=0.5).train(), FUNCTIONS[quantity]
     name = "logits" if hasattr(model, "logits") else "predict"

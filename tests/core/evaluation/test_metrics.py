@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:A single label was found")
 
 @settings(max_examples=13, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=37))
-def test_scores_are_those_of_scikit_learn(pairs):
+def test_scores_match_scikit_learn(pairs):
     predictions, labels = zip(*pairs, strict=True)
     assert scores(ALL, predictions, labels, CLASSES) == {
         "accuracy": pytest.approx(accuracy_score(labels, predictions)),
@@ -34,7 +34,7 @@ NUMBERS = st.floats(-9, 9).map(lambda x: round(x, 1))
 
 @settings(max_examples=13, deadline=None)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=31))
-def test_the_correlations_are_those_of_scipy(pairs):
+def test_correlations_match_scipy(pairs):
     predictions, labels = zip(*pairs, strict=True)
     assume(len(set(predictions)) > 1 < len(set(labels)))
     parts = [pearsonr(labels, predictions).statistic, spearmanr(labels, predictions).statistic]
@@ -47,7 +47,7 @@ def test_a_score_of_several_parts_is_their_mean():
     assert parts == {"accuracy": 0.5, "f1:two": pytest.approx(2 / 3), "accuracy+f1:two": pytest.approx(7 / 12)}
 
 
-def test_the_majority_is_that_of_the_training_set():
+def test_majority_baseline_is_of_the_training_set():
     assert baseline("accuracy", [1, 1, 0], [0, 0, 0, 1], CLASSES) == 0.25
     assert baseline("accuracy+f1:two", [1, 1, 0], [1, 0], CLASSES) == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert baseline("pearson+spearman", [1.0, 2.0, 6.0], [1.0, 2.0], ()) == 0.0
@@ -63,7 +63,7 @@ def test_the_majority_is_that_of_the_training_set():
         (["B-PER", "O"], ["O", "B-PER"], 0.0),
     ],
 )
-def test_entity_f1_of_cases_made_by_hand(predictions, gold, f1):
+def test_entity_f1_by_hand(predictions, gold, f1):
     sides = ([tags.split() for tags in side] for side in (predictions, gold))
     assert scores(["entity_f1"], *sides, ())["entity_f1"] == pytest.approx(f1)
     with pytest.raises(ValueError, match="1 tags for 2 words"):

@@ -23,7 +23,7 @@ def table(folder, answers):
     return read_task([path])
 
 
-def test_the_likelier_text_is_the_answer_and_a_tie_is_half(tmp_path):
+def test_minimal_pair_tie_counts_half(tmp_path):
     answers = [
         ("x", "a", 1.0, 2.0),
         ("x", "a", 2.0, 1.0),
@@ -42,11 +42,11 @@ def test_the_likelier_text_is_the_answer_and_a_tie_is_half(tmp_path):
     assert pair_table.unread().values(np.ones((1, 6))) == pytest.approx(0.5)
 
 
-def test_a_difference_beyond_all_numbers_is_sure(tmp_path):
+def test_minimal_pair_confidence_does_not_overflow(tmp_path):
     assert table(tmp_path, [("", "", 1.0, 1e6), ("", "", 1e6, 1.0)]).confidences[0].tolist() == [1.0, 1.0]
 
 
-def test_documents_with_pairs_of_several_paradigms_are_drawn_whole(tmp_path):
+def test_bootstrap_draws_documents_across_paradigms(tmp_path):
     """The deviation of the score is that of a mean over documents, although each has other paradigms than the next."""
     draw = np.random.default_rng(7)
     answers, shares = [], []
@@ -69,7 +69,7 @@ def weights(pair_table, paradigm):
     return (pair_table.results.strata == pair_table.results.subsets.index(paradigm)).astype(float)[None]
 
 
-def test_a_paradigm_of_one_document_says_nothing_beyond_it(tmp_path):
+def test_paradigm_of_one_document_has_the_widest_interval(tmp_path):
     """Two thirds of the draws lack the document: they are no zeros."""
     answers = [("x", f"d{i}", 1.0, 2.0) for i in range(20)] + [("rare", "d3", 1.0, 2.0)]
     (draws,) = significance.bootstrap([table(tmp_path, answers).results], significance.generator())

@@ -74,7 +74,7 @@ def peer(documents, order):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [2, 37])
-def test_probabilities_are_those_of_the_equations(order, count):
+def test_ngram_probabilities_match_the_equations(order, count):
     learned, unseen = prose(3, count), prose(5, 13)
     expected = peer(learned, order)
     nats = []
@@ -87,14 +87,14 @@ def test_probabilities_are_those_of_the_equations(order, count):
 
 
 @given(learned=DOCUMENTS, history=st.lists(WORDS, max_size=7), order=st.integers(1, 5))
-def test_what_may_follow_has_the_probability_one(learned, history, order):
+def test_ngram_probabilities_sum_to_one(learned, history, order):
     model = NGrams(stream(learned), order, VOCABULARY)
     following = [math.exp(-model.nats(np.array([EOS, *history, token]))[-1]) for token in range(VOCABULARY)]
     assert sum(following) == pytest.approx(1, rel=1e-12)
     assert min(following) > 0
 
 
-def test_a_compressor_pays_next_to_nothing_for_what_it_has_read_and_all_for_noise():
+def test_compressor_spends_little_on_repeats_and_all_on_noise():
     text, noise = (random.Random(seed).randbytes(20_000) for seed in (1, 2))
     assert ppmd_bits_after(text, text) < 0.02 * 8 * len(text)
     assert 0.99 < ppmd_bits_after(text, noise) / (8 * len(noise)) < 1.1

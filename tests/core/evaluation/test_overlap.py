@@ -32,19 +32,19 @@ def among(training):
         ([], 0, 0.0),
     ],
 )
-def test_by_hand(example, words, share):
+def test_overlap_by_hand(example, words, share):
     sizes, shares = overlaps([["z"], example], among(["x a b c y", "c d e"]), 3)
     assert (sizes[1], shares[1]) == (words, share)
     assert (sizes[0], shares[0]) == (1, 0.0)
 
 
-def test_nothing_is_found_in_no_text():
+def test_overlap_with_no_text_is_zero():
     assert overlaps([["a b c"]], among([]), 2)[1].tolist() == [0.0]
     assert overlaps([], among(["a b c"]), 2)[1].tolist() == []
 
 
 @given(examples=st.lists(TEXTS, max_size=4), training=TEXTS, n=st.integers(1, 5))
-def test_the_share_is_that_of_a_search_word_by_word(examples, training, n):
+def test_overlap_share_matches_naive_search(examples, training, n):
     def grams(text, k):
         words = re.findall(r"\w+", text)
         return [tuple(words[i : i + k]) for i in range(len(words) - k + 1)] if words else []
@@ -63,7 +63,7 @@ def test_the_share_is_that_of_a_search_word_by_word(examples, training, n):
 
 
 @given(examples=st.lists(TEXTS, max_size=4), training=TEXTS)
-def test_what_is_found_in_parts_is_what_is_found_in_all(tmp_path_factory, examples, training):
+def test_overlap_does_not_depend_on_parts(tmp_path_factory, examples, training):
     folder = tmp_path_factory.mktemp("parts")
 
     def search(wanted):
@@ -79,7 +79,7 @@ def test_what_is_found_in_parts_is_what_is_found_in_all(tmp_path_factory, exampl
         np.testing.assert_array_equal(in_parts, whole)
 
 
-def test_another_question_in_the_same_folder_has_its_own_answer(tmp_path):
+def test_overlap_search_of_other_samples_does_not_reuse_results(tmp_path):
     """As when a stage is killed, and goes on with other samples."""
     write_documents(tmp_path / "x.parquet", [Document("x", "a b c d", "s")])
     for examples, share in ((["a b c"], 1.0), (["x y z"], 0.0), (["b c d", "c d e"], 0.5)):

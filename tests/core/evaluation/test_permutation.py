@@ -46,7 +46,7 @@ def reading_order(length, context, carried):
 
 @pytest.mark.parametrize("memory", [0, 1, 7, 19])
 @pytest.mark.parametrize("length", [0, 1, 11, 12, 13, 24, 37])
-def test_the_fixed_order_predicts_every_token_once_from_left_to_right(make_xlnet, make_text, device, memory, length):
+def test_fixed_order_predicts_each_token_once_left_to_right(make_xlnet, make_text, device, memory, length):
     model, text = make_xlnet(memory=memory).eval(), make_text(length)
     orders = reading_order(length + 2, 13, memory > 0)
     assert sum(map(len, orders)) - (1 if memory else len(orders)) == length + 1
@@ -57,7 +57,9 @@ def test_the_fixed_order_predicts_every_token_once_from_left_to_right(make_xlnet
 
 @pytest.mark.parametrize("memory", [0, 7])
 @pytest.mark.parametrize("excerpt", [None, 5, 17])
-def test_the_mean_is_that_of_single_orders(make_xlnet, make_text, device, monkeypatch, memory, excerpt):
+def test_permutation_likelihood_is_the_mean_of_single_orders(
+    make_xlnet, make_text, device, monkeypatch, memory, excerpt
+):
     """Orders that are drawn are noted, and each is followed by hand."""
     drawn = []
     original = order_bits_per_byte._order
@@ -78,7 +80,7 @@ def test_the_mean_is_that_of_single_orders(make_xlnet, make_text, device, monkey
     assert all(places[0] == 0 for places in drawn[:3])
 
 
-def test_orders_differ_from_each_other_and_from_text_to_text_and_come_again(make_xlnet, make_text, device):
+def test_permutation_orders_differ_by_text_and_are_reproducible(make_xlnet, make_text, device):
     model = make_xlnet()
 
     def nats(seed, orders):
@@ -103,6 +105,6 @@ def test_no_orders_are_no_scores(make_xlnet, make_text, device):
     assert list(score_orders(make_xlnet(), [make_text(5)], PLAIN, device)) == []
 
 
-def test_a_context_without_room_is_an_error(make_xlnet, make_text, device):
+def test_permutation_refuses_too_short_context(make_xlnet, make_text, device):
     with pytest.raises(ValueError, match=r"^context: 1; expected at least 2"):
         list(score(make_xlnet(context=1), [make_text(5)], PLAIN, device))

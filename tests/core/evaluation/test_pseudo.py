@@ -36,7 +36,7 @@ def by_hand(model, text, within_word, shifted):
 
 @pytest.mark.parametrize("within_word", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 7, 11, 12, 29])
-def test_the_score_is_the_sum_over_tokens_masked_one_at_a_time(make_bert, make_text, device, length, within_word):
+def test_pseudo_likelihood_sums_tokens_masked_one_at_a_time(make_bert, make_text, device, length, within_word):
     model, text = make_bert().eval(), make_text(length)
     (likelihood,) = score(model, [text], LikelihoodConfig(stride=1, within_word=within_word), device)
     assert (likelihood.tokens, likelihood.bytes) == (length, sum(text.sizes))
@@ -46,7 +46,7 @@ def test_the_score_is_the_sum_over_tokens_masked_one_at_a_time(make_bert, make_t
 @pytest.mark.parametrize(("kind", "config"), [(GPT, GPTConfig), (Llama, LlamaConfig)])
 @pytest.mark.parametrize("within_word", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 7, 12, 13, 29])
-def test_the_shifted_score_is_that_of_the_positions_before(make_text, device, kind, config, within_word, length):
+def test_pseudo_likelihood_shifted_by_one_position(make_text, device, kind, config, within_word, length):
     torch.manual_seed(0)
     model = kind(config(37, context=13, layers=2, heads=3, width=24, initializer_range=0.3)).double().eval()
     text = make_text(length)
@@ -56,14 +56,14 @@ def test_the_shifted_score_is_that_of_the_positions_before(make_text, device, ki
 
 
 @pytest.mark.parametrize("excerpt", [1, 11, 12, 28, 29, 99])
-def test_an_excerpt_is_the_beginning_as_a_text_of_its_own(make_bert, make_text, device, excerpt):
+def test_pseudo_likelihood_excerpt_is_the_beginning_alone(make_bert, make_text, device, excerpt):
     model, text = make_bert(), make_text(29)
     beginning = Text(text.ids[:excerpt], text.sizes[:excerpt], text.starts[:excerpt])
     (likelihood,) = score(model, [text], LikelihoodConfig(stride=1, excerpt=excerpt), device)
     assert [likelihood] == list(score(model, [beginning], LikelihoodConfig(stride=1), device))
 
 
-def test_a_context_without_room_is_an_error(make_bert, make_text, device):
+def test_pseudo_likelihood_refuses_too_short_context(make_bert, make_text, device):
     with pytest.raises(ValueError, match=r"^context: 2; expected at least 3"):
         list(score(make_bert(context=2), [make_text(5)], LikelihoodConfig(stride=1), device))
     with pytest.raises(ValueError, match=r"^context: 1; expected at least 2"):

@@ -18,7 +18,7 @@ NAMES = ("ndcg_at_10", "mrr_at_10", "recall_at_10")
 
 
 @pytest.mark.parametrize("form", [np.asarray, csr_matrix])
-def test_scores_are_those_of_all_similarities(form, monkeypatch):
+def test_ranking_scores_match_all_similarities(form, monkeypatch):
     """37 queries; scikit-learn sees the whole matrix, we one rank each."""
     monkeypatch.setattr(example_counts, "AT_ONCE", 5)
     draw = np.random.default_rng(5)
@@ -35,18 +35,18 @@ def test_scores_are_those_of_all_similarities(form, monkeypatch):
     assert baseline("ndcg_at_10", [1], [1] * 37, ()) == 0.0
 
 
-def test_a_passage_counts_once_and_the_other_passages_of_a_query_do_not_compete():
+def test_ranking_excludes_other_passages_of_the_query():
     held = np.array([[1.0], [2.0], [3.0]])
     assert ranks(["q", "r", "s"], ["x", "y", "x"], np.ones((3, 1)), held[:2]) == [2, 1, 2]
     assert ranks(["q", "q", "s"], ["x", "y", "z"], np.ones((3, 1)), held) == [2, 2, 1]
 
 
-def test_a_model_that_cannot_tell_passages_apart_ranks_each_last():
+def test_ranking_ties_are_last():
     for value in (1.0, math.nan):
         assert min(ranks(list("abcd"), list("wxyz"), np.ones((4, 1)), np.full((4, 1), value))) >= 4
 
 
-def test_evidence_has_the_ranks_and_refuses_what_is_none(tmp_path):
+def test_ranking_evidence_refuses_invalid_ranks(tmp_path):
     def read(*given):
         rows = [(f"e{i}", "s", "", "", "1", rank, "", "ndcg_at_10", "m") for i, rank in enumerate(given)]
         write_sealed(tmp_path / "t.1.csv", TASK_COLUMNS, rows)

@@ -59,7 +59,7 @@ def among(training):
 WORDS = st.lists(st.sampled_from("abc"), max_size=30).map(" ".join)
 
 
-def test_by_hand():
+def test_sample_measures_by_hand():
     texts = ["The cat saw the cat", "a  dog\nsaw THE cat"]
     assert distinct(texts, 1) == 5 / 10  # the cat saw a dog
     assert distinct(texts, 2) == 5 / 8  # (the cat) three times, (saw the) twice
@@ -69,13 +69,13 @@ def test_by_hand():
     assert copied_shares(["a b c d e f", "b c"], among(["x a b c y", "b c d e"]), 3) == (3 / 4, 5)
 
 
-def test_of_a_script_without_spaces_each_character_is_a_word():
+def test_sample_words_without_spaces_are_characters():
     assert distinct(["我爱我家", "我 家"], 1) == 3 / 6
     assert repetition_share(["我家我家我家"], 2) == 1 - 2 / 5
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["one two"]])
-def test_of_texts_without_such_a_sequence_nothing_can_be_said(texts):
+def test_sample_measures_of_short_texts_are_nan(texts):
     assert math.isnan(distinct(texts, 3))
     assert math.isnan(repetition_share(texts, 3))
     share, longest = copied_shares(texts, among(["one two three"]), 3)
@@ -84,7 +84,7 @@ def test_of_texts_without_such_a_sequence_nothing_can_be_said(texts):
 
 
 @given(texts=st.lists(WORDS, max_size=4), n=st.integers(1, 4))
-def test_shares_are_between_0_and_1_and_a_text_is_copied_from_itself(texts, n):
+def test_sample_shares_lie_between_0_and_1(texts, n):
     for value in (distinct(texts, n), repetition_share(texts, n)):
         assert math.isnan(value) or 0 <= value <= 1
     share, longest = copied_shares(texts, among(texts[::-1]), n)

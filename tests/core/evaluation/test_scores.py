@@ -22,7 +22,7 @@ def test_a_likelihood_of_a_lossy_tokenizers_tokens_has_a_name_of_its_own(tokeniz
             assert named(quantity, tokenizer) == expected
 
 
-def test_words_of_wordpiece_begin_at_every_piece_that_goes_on_with_none(tokenizers):
+def test_wordpiece_words_begin_at_pieces_without_prefix(tokenizers):
     tokenizer = tokenizers["wordpiece"]
     spelled = tokenized("so kasi,\nlobitumo so", tokenizer)
     pieces = [tokenizer.piece(i) for i in spelled.ids]
@@ -31,7 +31,7 @@ def test_words_of_wordpiece_begin_at_every_piece_that_goes_on_with_none(tokenize
     assert False in spelled.starts
 
 
-def test_sums_are_divided_once():
+def test_likelihood_sums_are_divided_once():
     """A short document does not weigh as much as a long one."""
     whole = sum_scores([Likelihood(8.0, 2, 4), Likelihood(2.0, 3, 96)])
     assert (whole.nats, whole.tokens, whole.bytes) == (10.0, 5, 100)
@@ -42,7 +42,7 @@ def test_sums_are_divided_once():
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "bytelevel"])
 @given(text=st.text(max_size=37) | st.text("abo ▁\n<0x>Aé漢", max_size=37))
-def test_a_texts_bytes_are_those_of_its_utf8(tokenizers, kind, text):
+def test_likelihood_counts_utf8_bytes(tokenizers, kind, text):
     spelled = tokenized(text, tokenizers[kind])
     assert spelled.ids == tokenizers[kind].encode(text)
     # Also where a token is lossy: what it drops counts as text that was said.
@@ -51,7 +51,7 @@ def test_a_texts_bytes_are_those_of_its_utf8(tokenizers, kind, text):
 
 
 @given(most=st.integers(0, 40))
-def test_an_excerpts_bytes_are_those_of_exactly_its_tokens(tokenizer, most):
+def test_excerpt_bytes_match_its_tokens(tokenizer, most):
     """Where a cut goes through no character, what the tokens decode to has as many bytes."""
     whole = tokenized(MIXED, tokenizer)
     cut = whole.first(most)
@@ -90,7 +90,7 @@ def test_windows_predict_every_position_once_and_fit_the_context(length, context
 
 
 @given(length=LENGTHS, context=st.integers(1, 37), stride=st.integers(1, 37))
-def test_a_prediction_sees_all_that_is_before_it_or_at_least_context_less_stride(length, context, stride):
+def test_window_predictions_see_at_least_context_minus_stride(length, context, stride):
     assume(stride <= context)
     for start, first, stop in windows(length, context, stride):
         assert start == 0 or first - start >= context - stride

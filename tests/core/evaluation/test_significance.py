@@ -60,13 +60,13 @@ def simulated(rng, *, size=200, right=(0.7, 0.7), seeds=1, spread=0.0, documents
 
 @pytest.mark.parametrize(("failed", "count"), [(0, 1), (1, 1), (0, 37), (7, 99), (99, 99)])
 @pytest.mark.parametrize("level", [0.9, 0.95])
-def test_the_interval_of_a_share_is_that_of_scipy(failed, count, level):
+def test_bootstrap_interval_of_a_share_matches_scipy(failed, count, level):
     expected = binomtest(failed, count).proportion_ci(level, method="wilson")
     result = wilson(failed / count, count, level)
     assert (result.low, result.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_the_percentile_interval_is_that_of_scipy():
+def test_percentile_interval_matches_scipy():
     rng = np.random.default_rng(5)
     champion, challenger = simulated(rng, size=150, right=(0.6, 0.75))
     first, second = (draws[""] for draws in bootstrap([champion, challenger], generator(1)))
@@ -82,7 +82,7 @@ def test_the_percentile_interval_is_that_of_scipy():
     assert result.half == pytest.approx((result.high - result.low) / 2)
 
 
-def test_the_interval_of_a_correlation_is_that_of_scipy():
+def test_interval_of_a_correlation_matches_scipy():
     rng = np.random.default_rng(5)
     x = rng.normal(size=60)
     y = x + rng.normal(size=60)
@@ -100,7 +100,7 @@ def test_the_interval_of_a_correlation_is_that_of_scipy():
     assert (result.low, result.high) == pytest.approx((reference.low, reference.high), abs=0.02)
 
 
-def test_a_subset_keeps_its_size_in_every_resample():
+def test_bootstrap_keeps_the_size_of_a_subset():
     labels = np.zeros(40, int)
     strata = np.arange(40) // 30
     results = Answers("accuracy", labels, np.array([strata]), strata, ("a", "b"), ("m", "mm"), np.arange(40))
@@ -109,7 +109,7 @@ def test_a_subset_keeps_its_size_in_every_resample():
 
 
 @pytest.mark.parametrize("seeds", [2, 5])
-def test_the_spread_over_seeds_is_in_the_interval(seeds):
+def test_interval_includes_the_spread_over_seeds(seeds):
     """Every example alike, seeds right or wrong as a whole: the standard error is that of a mean of S seeds."""
     shares = np.linspace(0, 1, seeds) >= 0.5
     results = of_classes(np.zeros(100, int), *(np.full(100, int(not right)) for right in shares))
@@ -122,7 +122,7 @@ def test_the_spread_over_seeds_is_in_the_interval(seeds):
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (3, 9), (12, 12), (24, 0), (13, 12), (150, 86), (1000, 900)])
-def test_mcnemar_is_the_binomial_test_and_from_25_on_chi_squared_with_continuity_correction(first, second):
+def test_mcnemar_is_binomial_below_25_and_chi_squared_above(first, second):
     total = first + second
     expected = binomtest(first, total).pvalue if total else 1.0
     if total >= 25:
@@ -131,7 +131,7 @@ def test_mcnemar_is_the_binomial_test_and_from_25_on_chi_squared_with_continuity
     assert mcnemar(first, second) == mcnemar(second, first)
 
 
-def test_the_permutation_test_of_few_examples_is_the_exact_one():
+def test_permutation_test_of_few_examples_is_exact():
     left, right = np.array([1.0, 4.0, 2.5, 7.0, 3.0]), np.array([1.5, 3.0, 4.0, 9.0, 5.0])
     size = np.full(5, 10.0)
     signs = np.array(list(product([1, -1], repeat=5)))
@@ -143,7 +143,7 @@ def test_the_permutation_test_of_few_examples_is_the_exact_one():
     assert exact == pytest.approx(reference.pvalue)
 
 
-def test_the_permutation_test_of_a_score_that_is_no_mean_is_that_of_scipy():
+def test_permutation_test_of_other_scores_matches_scipy():
     rng = np.random.default_rng(8)
     left, right = (side.predictions[0] for side in simulated(rng, size=80, right=(0.6, 0.75)))
     labels = simulated(np.random.default_rng(8), size=80, right=(0.6, 0.75))[0].labels
@@ -158,7 +158,7 @@ def test_the_permutation_test_of_a_score_that_is_no_mean_is_that_of_scipy():
     assert permutation([tuple(sides)], generator(1)) == pytest.approx(reference.pvalue, abs=0.02)
 
 
-def test_equal_answers_are_never_told_apart():
+def test_equal_answers_are_never_significant():
     champion, _ = simulated(np.random.default_rng(4))
     first, second = bootstrap([champion, champion], generator(1))
     assert np.array_equal(first[""].total, second[""].total)
@@ -168,7 +168,7 @@ def test_equal_answers_are_never_told_apart():
     assert mcnemar(0, 0) == 1.0
 
 
-def test_the_bootstrap_p_value_is_where_the_interval_touches_0():
+def test_bootstrap_p_value_is_where_interval_touches_0():
     values = np.random.default_rng(2).normal(1.5, 1, 10_000)
     for freedom in (3, 1000):
         draws, turned = (Draws((Part(sample, freedom),), (), (-math.inf, math.inf)) for sample in (values, -values))
@@ -178,7 +178,7 @@ def test_the_bootstrap_p_value_is_where_the_interval_touches_0():
         assert bootstrap_p(turned) == p
 
 
-def test_the_effect_is_cohens_g_of_the_examples_that_tell_the_models_apart():
+def test_effect_is_cohens_g_of_discordant_examples():
     labels = np.zeros(10, int)
     champion = of_classes(labels, np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1]))
     challenger = of_classes(labels, np.array([0, 0, 0, 0, 0, 1, 0, 0, 0, 1]))
@@ -188,7 +188,7 @@ def test_the_effect_is_cohens_g_of_the_examples_that_tell_the_models_apart():
     assert (effect(more, fewer), effect(fewer, more)) == (0.5, -0.5)
 
 
-def test_holms_adjusted_values_of_cases_made_by_hand():
+def test_holm_adjusted_values_by_hand():
     assert holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
     assert holm([0.04, 0.01, 0.9, 0.6]) == pytest.approx([0.12, 0.04, 1.0, 1.0])
     assert holm([0.02]) == [0.02]
@@ -196,7 +196,7 @@ def test_holms_adjusted_values_of_cases_made_by_hand():
 
 
 @given(st.lists(st.floats(0, 1), max_size=7))
-def test_holm_keeps_the_order_and_lies_between_the_value_and_bonferronis(p_values):
+def test_holm_keeps_order_and_is_at_most_bonferroni(p_values):
     adjusted = holm(p_values)
     for (left, first), (right, second) in product(zip(p_values, adjusted, strict=True), repeat=2):
         assert left > right or first <= second
@@ -237,21 +237,21 @@ def of_a_difference(**how):
     return draw
 
 
-def test_intervals_cover_what_they_should():
+def test_intervals_have_nominal_coverage():
     """Of 300 samples at 95 %, 285 are expected, with a standard deviation of 3.8."""
     assert 0.91 <= coverage(300, 0.7, lambda rng: bootstrap([simulated(rng)[0]], rng, 400)[0][""]) <= 0.98
     assert 0.91 <= coverage(300, 0.1, of_a_difference(right=(0.65, 0.75))) <= 0.98
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_the_interval_over_seeds_covers_and_that_of_one_seed_would_not(seeds):
+def test_interval_over_seeds_has_nominal_coverage(seeds):
     """Seeds of a model whose accuracies differ by more than examples make them."""
     assert coverage(200, 0.0, of_a_difference(seeds=seeds, spread=0.3)) >= 0.91
     assert seeds < 5 or coverage(200, 0.0, of_a_difference(seeds=1, spread=0.3)) <= 0.8
 
 
 @pytest.mark.parametrize("documents", [6, 24])
-def test_intervals_over_few_documents_cover_and_those_of_examples_do_not(documents):
+def test_interval_over_few_documents_has_nominal_coverage(documents):
     assert 0.91 <= coverage(200, 0.0, of_a_difference(size=240, documents=documents)) <= 0.99
     assert coverage(200, 0.0, of_a_difference(size=240, documents=documents, grouped=False)) <= 0.85
 
@@ -286,7 +286,7 @@ def test_groups_of_one_example_change_no_digit():
         assert np.array_equal(plain[""].total, named[""].total)
 
 
-def test_a_single_group_shows_no_more_than_what_a_score_can_be():
+def test_interval_of_a_single_group_is_the_score_range():
     champion, challenger = (replace(side, groups=np.zeros(200, int)) for side in simulated(np.random.default_rng(3)))
     first, second = (draws[""] for draws in bootstrap([champion, challenger], generator()))
     assert (interval(first).low, interval(first).high) == (0.0, 1.0)
@@ -296,13 +296,13 @@ def test_a_single_group_shows_no_more_than_what_a_score_can_be():
     assert (matthews.low, matthews.high) == (-1.0, 1.0)
 
 
-def test_an_interval_lies_within_what_a_score_can_be():
+def test_interval_lies_within_the_score_range():
     labels = np.zeros(40, int)
     result = interval_of(of_classes(labels, np.arange(40) == 3, np.arange(40) == 4, labels))
     assert 0.9 < result.low < result.high == 1.0
 
 
-def test_a_mean_of_tasks_has_the_freedom_of_them_all():
+def test_mean_of_tasks_has_satterthwaite_degrees_of_freedom():
     """Satterthwaite 1946: of equal variances, the sum of the degrees of freedom."""
     values = np.random.default_rng(1).normal(size=1000)
     left, right = (Draws((Part(values * sign, freedom),), (), (0.0, 1.0)) for sign, freedom in ((1, 5), (-1, 7)))
@@ -315,17 +315,17 @@ def test_a_mean_of_tasks_has_the_freedom_of_them_all():
 
 @pytest.mark.parametrize("test", [by_mcnemar, by_permutation, by_bootstrap])
 @pytest.mark.parametrize("size", [30, 200])
-def test_equal_models_are_told_apart_in_about_one_case_of_twenty(test, size):
+def test_equal_models_differ_at_the_nominal_rate(test, size):
     """Of 400 pairs 20 are expected, with a standard deviation of 4.4; McNemar's test errs on the safe side."""
     assert np.mean(p_values(400, test, size=size) <= 0.05) <= 0.085
 
 
 @pytest.mark.parametrize("test", [by_mcnemar, by_permutation, by_bootstrap])
-def test_a_large_difference_is_seen(test):
+def test_large_difference_is_significant(test):
     assert np.mean(p_values(100, test, right=(0.6, 0.8)) <= 0.05) >= 0.9
 
 
-def test_the_mean_over_tasks_is_tested_task_by_task():
+def test_mean_over_tasks_is_permuted_task_by_task():
     """A task of few examples weighs as much as one of many; equal means are rarely told apart."""
     values = []
     for rng in map(np.random.default_rng, range(200)):

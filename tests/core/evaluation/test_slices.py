@@ -19,7 +19,7 @@ def named(parts, kind):
     return {part.name: np.flatnonzero(part.members).tolist() for part in parts if part.kind == kind}
 
 
-def test_every_kind_by_hand():
+def test_slices_of_every_kind_by_hand():
     facts = [
         Facts(words, subset, share)
         for words, subset, share in zip(
@@ -49,7 +49,7 @@ def test_a_slice_of_one_length_is_named_by_it():
     assert list(named(parts, "length")) == ["up to 5 words", "6 words", "more than 6 words"]
 
 
-def test_numbers_are_parted_by_thirds_and_one_subset_is_no_slice():
+def test_slices_of_numbers_are_thirds():
     parts = slices([Facts(4, "", 0.0)] * 6, answers([5.0, 0.5, 1.0, 2.0, 2.5, 4.0], [0.0] * 6, "pearson", ()))
     assert named(parts, "label") == {"up to 1": [1, 2], "above 1 to 2.5": [3, 4], "more than 2.5": [0, 5]}
     assert named(parts, "length") == {"all words": [0, 1, 2, 3, 4, 5]}
@@ -58,14 +58,14 @@ def test_numbers_are_parted_by_thirds_and_one_subset_is_no_slice():
     assert all(part.scored for part in parts)
 
 
-def test_of_equal_numbers_there_is_no_correlation_and_of_one_class_a_score():
+def test_slice_of_equal_numbers_has_no_correlation():
     grades = slices([Facts(4, "", 0.0)] * 6, answers([1.0, 1.0, 2.0, 2.0, 3.0, 4.0], [0.5] * 6, "pearson", ()))
     assert {part.name for part in grades if not part.scored} == {"up to 1", "above 1 to 2"}
     assert all(part.scored for part in slices([Facts(4, "", 0.0)] * 4, answers([0, 0, 1, 1], [0, 1, 1, 1])))
 
 
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=40), shares=st.data())
-def test_each_example_is_in_one_slice_of_a_kind(lengths, shares):
+def test_slices_of_a_kind_are_disjoint(lengths, shares):
     facts = [Facts(n, "", shares.draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))) for n in lengths]
     parts = slices(facts, answers([0] * len(facts), [1] * len(facts)))
     for kind in ("length", "label", "overlap"):
@@ -82,7 +82,7 @@ def test_each_example_is_in_one_slice_of_a_kind(lengths, shares):
         ("id,words,subset,overlap\n1,3\n", r"t\.csv:2: TypeError"),
     ],
 )
-def test_a_missing_or_damaged_table_is_a_clear_error(tmp_path, text, message):
+def test_slices_name_a_missing_or_damaged_table(tmp_path, text, message):
     if text:
         (tmp_path / "t.csv").write_text(text)
     with pytest.raises(UserError, match=message):

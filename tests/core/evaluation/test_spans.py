@@ -20,7 +20,7 @@ from plm_core.evaluation.example_counts import answer_f1, entities, exact_match,
         ("B-a-b I-a-b", [(0, 2, "a-b")]),
     ],
 )
-def test_entities_are_those_of_conlleval(tags, expected):
+def test_entities_match_conlleval(tags, expected):
     assert entities(tags.split()) == expected
 
 
@@ -52,6 +52,6 @@ def test_answers_are_compared_without_case_punctuation_articles_and_white_space(
         ("a", ["the"], 1.0, 1.0),  # nothing is left of either
     ],
 )
-def test_squads_scores_of_cases_made_by_hand(prediction, answers, exact, f1):
+def test_squad_scores_by_hand(prediction, answers, exact, f1):
     assert exact_match(prediction, answers) == exact
     assert answer_f1(prediction, answers) == pytest.approx(f1)

@@ -95,7 +95,7 @@ def test_a_batch_is_padded_behind_its_rows():
     assert all(type(half) is ExampleBatch for half in halves)
 
 
-def test_where_lengths_shall_be_few_rows_are_padded_to_the_next_of_them():
+def test_batch_is_padded_to_the_next_allowed_length():
     widths = [collate([row([9] * n, 0)], 90).inputs.shape[-1] for n in range(1, 91)]
     assert sorted(set(widths)) == [8, 12, 16, 24, 32, 48, 64, 90]
     assert all(width >= n for n, width in enumerate(widths, start=1))
@@ -103,7 +103,7 @@ def test_where_lengths_shall_be_few_rows_are_padded_to_the_next_of_them():
 
 
 @EACH
-def test_prediction_draws_no_dropout(make_classifier, device, paper):
+def test_prediction_uses_no_dropout(make_classifier, device, paper):
     model = make_classifier(paper, dropout=0.5).train()
     some = rows(13)
     first, second = (predict(model, some, 5, device.device) for _ in range(2))
@@ -111,7 +111,7 @@ def test_prediction_draws_no_dropout(make_classifier, device, paper):
 
 
 @EACH
-def test_the_head_begins_small_and_the_loss_near_the_logarithm_of_the_classes(make_classifier, paper):
+def test_initial_head_loss_is_log_of_the_number_of_classes(make_classifier, paper):
     model = make_classifier(paper)
     loss = example_loss(model, collate(rows(99)))
     assert (loss.nll / loss.num_targets).item() == pytest.approx(1.0986, abs=0.1)
@@ -119,7 +119,7 @@ def test_the_head_begins_small_and_the_loss_near_the_logarithm_of_the_classes(ma
 
 
 @EACH
-def test_a_number_is_predicted_by_squared_errors(make_classifier, device, paper):
+def test_regression_loss_is_squared_error(make_classifier, device, paper):
     model, some = make_classifier(paper, kind="regression").eval(), rows(13)
     some = [row._replace(label=row.label / 7) for row in some]
     predicted = predict(model, some, 5, device.device)
@@ -133,7 +133,7 @@ def test_a_number_is_predicted_by_squared_errors(make_classifier, device, paper)
     assert all(math.isnan(confidence) for confidence in predicted.confidences)
 
 
-def test_a_pair_in_both_orders_is_the_same_pair_the_other_way_round(make_classifier):
+def test_pair_in_both_orders_is_swapped(make_classifier):
     """Radford et al. 2018, section 3.3: both orders are processed, and their states added before the linear layer."""
     model = make_classifier("gpt").eval()
     first, second = Written([BOS, 9, SEP, 7, 8, CLS], [0] * 6), Written([BOS, 7, 8, SEP, 9, CLS], [0] * 6)
@@ -144,7 +144,7 @@ def test_a_pair_in_both_orders_is_the_same_pair_the_other_way_round(make_classif
     torch.testing.assert_close(both, apart + bias, rtol=1e-12, atol=1e-12)
 
 
-def test_what_pretraining_never_read_is_drawn_anew_and_nothing_else(make_gpt):
+def test_reinitialization_is_limited_to_unread_embeddings(make_gpt):
     model = make_gpt()
     with torch.no_grad():
         model.tokens.weight[[1, 4, 5]] = model.tokens.weight[9].clone()  # what the softmax makes of them

@@ -93,7 +93,7 @@ def test_examples_of_which_something_is_left_out_are_counted(tokenizer, objectiv
 
 @EACH
 @pytest.mark.parametrize("follows", [False, True])
-def test_of_a_text_that_another_follows_the_end_stays_where_it_is_cut(tokenizer, objective, follows):
+def test_truncation_keeps_the_end_of_a_text_that_another_follows(tokenizer, objective, follows):
     input_format = input_format_of(objective)
     task = GlueTask("next", "classification", "?", ("other", "next"), ("accuracy",), "accuracy", follows=follows)
     a, b = ("".join(f"{letter}{i} " for i in range(29)) for letter in "ab")
@@ -111,7 +111,7 @@ def test_of_a_text_that_another_follows_the_end_stays_where_it_is_cut(tokenizer,
 
 @EACH
 @given(words=st.lists(WORDS, min_size=1, max_size=19), context=st.integers(8, 31))
-def test_every_word_is_asked_about_once_at_its_first_piece(tokenizer, objective, words, context):
+def test_tagging_asks_each_word_once_at_its_first_piece(tokenizer, objective, words, context):
     tags = tuple(i % 5 for i in range(len(words)))
     example = Example("x", " ".join(words), None, 0, tags=tags)
     rows = encoded([example], NER, input_format_of(objective), tokenizer, context).encoded
@@ -125,7 +125,7 @@ def test_every_word_is_asked_about_once_at_its_first_piece(tokenizer, objective,
             assert row.sequences[0].ids[place] == first
 
 
-def test_a_word_stands_in_the_window_that_shows_the_most_around_it(tokenizer):
+def test_tagging_takes_a_word_from_its_best_window(tokenizer):
     words = ["ba"] * 40
     example = Example("x", " ".join(words), None, 0, tags=(0,) * 40)
     size = len(tokenizer.encode(" ba"))
@@ -138,7 +138,7 @@ def test_a_word_stands_in_the_window_that_shows_the_most_around_it(tokenizer):
         assert max(about) <= 8 * size
 
 
-def test_a_word_of_which_nothing_is_kept_is_unknown(tokenizers):
+def test_tagging_word_without_tokens_is_unknown(tokenizers):
     example = Example("x", "\u200b ba \u200b", None, 0, tags=(0, 1, 0))
     (row,) = encoded([example], NER, input_format_of("masked"), tokenizers["wordpiece"], 37).encoded
     assert [row.sequences[0].ids[place] == UNK for place in row.places] == [True, False, True]
@@ -146,7 +146,7 @@ def test_a_word_of_which_nothing_is_kept_is_unknown(tokenizers):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "bytelevel"])
 @given(text=TEXTS)
-def test_the_characters_of_tokens_follow_each_other_and_are_the_texts_own(tokenizers, kind, text):
+def test_token_character_spans_are_ordered(tokenizers, kind, text):
     tokenizer = tokenizers[kind]
     spelling = tokenizer.spell(text)
     spans = characters(text, spelling)
@@ -173,7 +173,7 @@ def test_the_characters_of_tokens_follow_each_other_and_are_the_texts_own(tokeni
         ("日本語 limu 日本", "limu"),
     ],
 )
-def test_an_answer_is_cut_out_of_the_text_as_it_was_given(tokenizers, kind, text, answer):
+def test_answer_span_is_cut_out_of_the_original_text(tokenizers, kind, text, answer):
     example = Example("x", "Ba?", text, 0, answers=(Answer(answer, text.index(answer)),))
     (row,) = encoded([example], ASKED, input_format_of("masked"), tokenizers[kind], 99).encoded
     spans = characters(text, tokenizers[kind].spell(text))
@@ -183,9 +183,7 @@ def test_an_answer_is_cut_out_of_the_text_as_it_was_given(tokenizers, kind, text
 
 @EACH
 @given(seed=st.integers(0, 99), context=st.integers(8, 61))
-def test_a_text_is_read_in_windows_behind_its_question_and_the_answer_stands_where_it_is(
-    tokenizer, objective, seed, context
-):
+def test_question_windows_locate_the_answer(tokenizer, objective, seed, context):
     draw = random.Random(seed)
     words = [draw.choice(["bafo", "limu", "pesa", "toku"]) for _ in range(draw.randint(1, 40))]
     chosen = draw.randrange(len(words))
@@ -215,7 +213,7 @@ def test_a_text_is_read_in_windows_behind_its_question_and_the_answer_stands_whe
     assert context < 37 or any(row.label != [0, 0] for row in rows)
 
 
-def test_a_question_without_an_answer_points_at_cls(tokenizer):
+def test_unanswerable_question_points_at_cls(tokenizer):
     example = Example("x", "Ba?", "Bafo limu.", 0)
     (row,) = encoded([example], ASKED, input_format_of("causal"), tokenizer, 99).encoded
     assert row.label == [0, 0]
@@ -223,7 +221,7 @@ def test_a_question_without_an_answer_points_at_cls(tokenizer):
 
 
 @EACH
-def test_a_choice_is_a_sequence_for_each_text_with_what_stands_before_it(tokenizer, objective):
+def test_multiple_choice_has_a_sequence_per_option(tokenizer, objective):
     input_format = input_format_of(objective)
     plain = Example("x", "Bafo.", None, 1, choices=("limu", "pesa", "toku"))
     begun = Example("y", "Bafo.", "Ba", 2, choices=("limu", "pesa", "toku"))
@@ -235,7 +233,7 @@ def test_a_choice_is_a_sequence_for_each_text_with_what_stands_before_it(tokeniz
     assert [row.label for row in rows.encoded] == [1, 2]
 
 
-def test_a_published_encoder_reads_pairs_as_it_was_trained():
+def test_published_encoder_frames_pairs_as_trained():
     """RoBERTa: ``<s> A </s></s> B </s>`` in one segment; DistilBERT: BERT's pieces without segments."""
     roberta = input_format_of("masked", {"separators": 2, "segments": 1})
     assert roberta.write([11, 12], [13], 64) == ([CLS, 11, 12, SEP, SEP, 13, SEP], [0] * 7)

@@ -151,7 +151,7 @@ def _marks(name, objective):
     ("name", "objective"),
     [pytest.param(name, objective, marks=_marks(name, objective)) for name in TASKS for objective in OBJECTIVES],
 )
-def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name, objective):
+def test_task_heads_learn_from_context(tokenizer, device, tmp_path, name, objective):
     figures, rows = learned(name, objective, tokenizer, device, tmp_path)
     assert figures["baseline"] < 0.5
     assert figures["score"] > 0.7, figures
@@ -181,7 +181,7 @@ def test_padding_and_neighbours_change_no_answer(tokenizer, device, name, object
 @EACH
 @NAMES
 @torch.no_grad()
-def test_the_loss_is_the_mean_surprise_at_what_is_right(tokenizer, device, name, objective):
+def test_task_loss_is_mean_negative_log_likelihood(tokenizer, device, name, objective):
     """By hand, row by row, from the states of the model and the head."""
     model, rows, batch = batch_of(name, objective, tokenizer)
     total, count = 0.0, 0
@@ -211,7 +211,7 @@ def test_the_loss_is_the_mean_surprise_at_what_is_right(tokenizer, device, name,
 
 
 @NAMES
-def test_the_auxiliary_loss_is_the_language_models_on_every_sequence(tokenizer, name):
+def test_auxiliary_loss_is_language_modelling_on_each_sequence(tokenizer, name):
     model, rows, batch = batch_of(name, "causal", tokenizer)
     alone = example_loss(model, batch)
     model.auxiliary = 0.5
@@ -239,7 +239,7 @@ def windowed(name, tokenizer):
     return rows, new_model(name, "masked", tokenizer, torch.float64)
 
 
-def test_the_tags_of_a_long_sentence_come_from_all_its_windows(tokenizer, device):
+def test_tags_of_a_long_sentence_come_from_all_windows(tokenizer, device):
     rows, model = windowed("tags", tokenizer)
     predicted = predict(model, rows.encoded, 7, device.device)
     joined = example_answers(TASKS["tags"], rows, predicted, tokenizer)
@@ -252,7 +252,7 @@ def test_the_tags_of_a_long_sentence_come_from_all_its_windows(tokenizer, device
 
 
 @pytest.mark.parametrize("unanswerable", [True, False])
-def test_the_best_span_of_all_windows_is_cut_out_of_the_text(tokenizer, device, unanswerable):
+def test_best_answer_span_of_all_windows_is_taken(tokenizer, device, unanswerable):
     rows, model = windowed("spans", tokenizer)
     task = replace(TASKS["spans"], unanswerable=unanswerable)
     best = -float("inf"), "", 0.0
@@ -276,7 +276,7 @@ def test_the_best_span_of_all_windows_is_cut_out_of_the_text(tokenizer, device, 
     assert joined.confidences[0] == pytest.approx(expected[1], rel=1e-9)
 
 
-def test_no_answer_is_given_where_cls_has_the_largest_logits_and_the_task_knows_such(tokenizer, device):
+def test_no_answer_is_given_when_cls_scores_highest(tokenizer, device):
     rows, model = windowed("spans", tokenizer)
     predicted = predict(model, rows.encoded, 7, device.device)
     spans = [span._replace(first=0, last=3, null_score=span.score + 1) for span in predicted.answers]
@@ -293,7 +293,7 @@ def whole(rows, row, margin):
 
 
 @pytest.mark.slow
-def test_the_threshold_of_no_answer_is_the_one_that_scores_best(tokenizer, device):
+def test_no_answer_threshold_maximizes_the_score(tokenizer, device):
     """Devlin et al. 2019, section 4.3, by trying every one."""
     rng = random.Random(5)
     task = TASKS["spans"]
@@ -320,7 +320,7 @@ def test_the_threshold_of_no_answer_is_the_one_that_scores_best(tokenizer, devic
 
 
 @EACH
-def test_another_dropout_reaches_layers_and_attention(objective, tokenizer):
+def test_dropout_override_reaches_layers_and_attention(objective, tokenizer):
     model = new_model("choices", objective, tokenizer).backbone
     batch = torch.arange(26).reshape(2, 13) % 99
     reading = (batch, torch.zeros_like(batch), torch.ones_like(batch, dtype=torch.bool))
@@ -334,7 +334,7 @@ def test_another_dropout_reaches_layers_and_attention(objective, tokenizer):
     assert torch.equal(model.encode(*reading), model.encode(*reading))
 
 
-def test_an_answer_is_at_most_so_long(tokenizer, device):
+def test_answer_span_length_is_limited(tokenizer, device):
     """Start and end whose logits are the largest, but too far from each other, or the wrong way round."""
     columns = torch.full((1, 2, 40), -5.0, dtype=torch.float64)
     columns[0, 0, 1] = columns[0, 1, 1 + LONGEST_ANSWER] = 9.0
@@ -349,7 +349,7 @@ def test_an_answer_is_at_most_so_long(tokenizer, device):
     assert (span.first, span.last, span.score) == (4, LONGEST_ANSWER, 16.0)
 
 
-def test_evidence_says_tags_texts_and_places():
+def test_evidence_of_tags_answers_and_choices():
     tags, spans, choices = (TASKS[name] for name in ("tags", "spans", "choices"))
     example = Example("x", "mr Bafo", None, 0, tags=(0, 1))
     (row,) = evidence(tags, [example], Predicted([["O", "B-LOC"]], [0.5], 0.0), "r")
@@ -364,7 +364,7 @@ def test_evidence_says_tags_texts_and_places():
     assert row[4:7] == ("2", "1", "0.125")
 
 
-def test_figures_are_those_of_the_metrics_and_of_saying_nothing():
+def test_figures_include_metrics_and_baseline():
     tags, spans, choices = (TASKS[name] for name in ("tags", "spans", "choices"))
     words = [Example(str(i), "mr Bafo", None, 0, tags=(0, 1 + 2 * (i % 2))) for i in range(4)]
     figures = measured(tags, words, words, Predicted([["O", "B-PER"]] * 4, [1.0] * 4, 0.0))

@@ -30,7 +30,7 @@ def right(answers, examples):
     return sum(a == e.label for a, e in zip(answers, examples, strict=True)) / len(examples)
 
 
-def test_it_learns_which_words_mean_a_class_and_is_sure_of_them():
+def test_linear_baseline_learns_words_of_a_class():
     train, valid, test = (list(moods(n, seed)) for n, seed in ((200, 1), (40, 2), (100, 3)))
     answers, sure = linear_baselines.predict(MOOD, train, valid, test)
     assert right(answers, test) > 0.95
@@ -38,7 +38,7 @@ def test_it_learns_which_words_mean_a_class_and_is_sure_of_them():
     assert sum(sure) / len(sure) > 0.8
 
 
-def test_of_a_script_without_spaces_it_learns_which_characters_mean_a_class():
+def test_linear_baseline_learns_characters_without_spaces():
     characters = {word: chr(0x4E00 + i) for i, word in enumerate([*WORDS, "awful", "poor", "lovely", "great"])}
     train, valid, test = (
         [replace(e, a="".join(characters[word] for word in e.a.split())) for e in moods(n, seed)]
@@ -47,7 +47,7 @@ def test_of_a_script_without_spaces_it_learns_which_characters_mean_a_class():
     assert right(linear_baselines.predict(MOOD, train, valid, test)[0], test) > 0.9
 
 
-def test_of_pairs_it_sees_what_both_texts_have():
+def test_linear_baseline_sees_overlap_of_pairs():
     def pairs(count, seed):
         chance = random.Random(seed)
         for i in range(count):
@@ -59,7 +59,7 @@ def test_of_pairs_it_sees_what_both_texts_have():
     assert right(linear_baselines.predict(SAME, train, valid, test)[0], test) > 0.9
 
 
-def test_numbers_are_predicted_without_a_confidence():
+def test_linear_baseline_regression_has_no_confidence():
     def lengths(count, seed):
         chance = random.Random(seed)
         for i in range(count):
@@ -73,14 +73,14 @@ def test_numbers_are_predicted_without_a_confidence():
 
 
 @pytest.mark.parametrize("valid_labels", [[3.0], [3.0, 3.0]])
-def test_validation_numbers_that_are_all_the_same_choose_nothing(valid_labels):
+def test_linear_baseline_allows_constant_validation_numbers(valid_labels):
     train = [Example(f"t{i}", "high " * i, None, float(i)) for i in range(1, 5)]
     valid = [Example(f"v{i}", "high", None, label) for i, label in enumerate(valid_labels)]
     assert len(linear_baselines.predict(LENGTH, train, valid, train)[0]) == 4
 
 
 @pytest.mark.parametrize("seen", [(0, 1), (2,)], ids=["two of three classes", "one"])
-def test_a_class_that_the_sample_does_not_have_is_never_answered(seen):
+def test_linear_baseline_never_answers_an_unseen_class(seen):
     task = replace(MOOD, labels=("bad", "good", "odd"))
     examples = [Example(f"{i}", ("awful", "lovely", "strange")[i % 3], None, i % 3) for i in range(30)]
     train = [e for e in examples if e.label in seen]
@@ -92,7 +92,7 @@ def test_a_class_that_the_sample_does_not_have_is_never_answered(seen):
     assert set(linear_baselines.predict(task, train, nothing_known, examples)[0]) <= set(seen)
 
 
-def test_words_that_stand_in_one_example_each_are_enough():
+def test_linear_baseline_learns_from_unique_words():
     train = [Example("1", "awful", None, 0), Example("2", "lovely", None, 1)]
     assert linear_baselines.predict(MOOD, train, train, train)[0] == [0, 1]
 
@@ -156,7 +156,7 @@ def score(task, made, count=300):
     return figures["score"], figures["baseline"], answers, test
 
 
-def test_names_are_found_by_their_shape_and_what_stands_beside_them():
+def test_linear_baseline_tags_names_by_shape_and_context():
     reached, without, answers, test = score(NAMES, sentences)
     assert without == 0.0
     assert reached > 0.95
@@ -164,27 +164,27 @@ def test_names_are_found_by_their_shape_and_what_stands_beside_them():
     assert reached == scores(["entity_f1"], answers, gold, NAMES.labels)["entity_f1"]
 
 
-def test_a_choice_is_made_by_the_words_that_it_shares_with_what_stands_before():
+def test_linear_baseline_chooses_by_shared_words():
     reached, without, _, _ = score(PLACES, options, 150)
     assert without < 0.5
     assert reached > 0.85
 
 
-def test_an_answer_is_found_by_its_shape_and_the_question():
+def test_linear_baseline_finds_answers_by_shape():
     reached, without, answers, test = score(ASKED, asked_of)
     assert without == 0.0
     assert reached > 0.85
     assert all(answer in (e.b or "") for answer, e in zip(answers, test, strict=True))
 
 
-def test_no_answer_is_one_of_the_candidates_where_there_may_be_none():
+def test_linear_baseline_may_give_no_answer():
     reached, without, answers, _ = score(UNANSWERABLE, lambda n, seed: asked_of(n, seed, 0.4))
     assert reached > max(without, 0.6) + 0.15
     assert "" in answers
 
 
 @pytest.mark.parametrize("text", ["", "so"])
-def test_texts_without_a_word_and_training_without_an_answer_are_no_error(text):
+def test_linear_baseline_allows_wordless_texts(text):
     test = [Example("1", "when?", text, 0, answers=(Answer("so", 0),) if text else ())]
     train = list(asked_of(9, 1))
     (answer,), _ = linear_baselines.predict(ASKED, train, train, test)
@@ -193,7 +193,7 @@ def test_texts_without_a_word_and_training_without_an_answer_are_no_error(text):
     assert linear_baselines.predict(ASKED, nothing, nothing, test)[0] == [""]
 
 
-def test_tags_that_are_all_the_same_are_said_again():
+def test_linear_baseline_repeats_constant_tags():
     train = [Example("1", "so it was", None, 0, tags=(0, 0, 0))]
     assert linear_baselines.predict(NAMES, train, train, train)[0] == [["O", "O", "O"]]
     assert scores(["entity_f1"], [["O"] * 3], [["O"] * 3], NAMES.labels)["entity_f1"] == 0.0
@@ -212,7 +212,7 @@ def test_bm25_ranks_as_computed_by_hand():
     assert linear_baselines.bm25([replace(e, a=f"tree{' ' * i}") for i, e in enumerate(examples)]) == [3, 2, 1]
 
 
-def test_a_search_by_words_finds_what_shares_rare_ones_and_nothing_else():
+def test_bm25_search_finds_texts_sharing_rare_words():
     task = GlueTask("find", "search", "?", (), ("ndcg_at_10",), "ndcg_at_10")
     chance = random.Random(5)
     texts = [f"{' '.join(chance.choices(WORDS, k=9))} name{i}" for i in range(60)]

@@ -21,7 +21,7 @@ def states(model):
 
 @pytest.mark.parametrize("paper", MODELS)
 @pytest.mark.parametrize("targets", [("attention",), ("attention", "feed_forward")])
-def test_adapters_alone_are_trained_and_merging_them_changes_no_output(paper, targets):
+def test_lora_trains_adapters_only_and_merging_keeps_outputs(paper, targets):
     model, untouched = made(paper), made(paper)
     adapt(model, LoRAConfig(rank=5, alpha=13.0, targets=targets))
     torch.testing.assert_close(states(model), states(untouched), rtol=0, atol=0)
@@ -51,7 +51,7 @@ def test_adapters_alone_are_trained_and_merging_them_changes_no_output(paper, ta
         assert torch.linalg.matrix_rank(model.state_dict()[name] - untouched.state_dict()[name], rtol=1e-9) == 5
 
 
-def test_classification_reaches_the_pooler():
+def test_lora_classification_trains_the_pooler():
     """RoBERTa's has never had a gradient: frozen, it would be a random layer between the model and its head."""
     model = made("bert")
     before = model.pooler.weight.clone()
@@ -64,7 +64,7 @@ def test_classification_reaches_the_pooler():
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_the_factors_are_updated_by_adamw_and_do_not_decay(name):
+def test_lora_factors_use_adamw_without_weight_decay(name):
     model = made("gpt")
     adapt(model, LoRAConfig(rank=2, alpha=4.0))
     assert hidden_matrices(model) == set()

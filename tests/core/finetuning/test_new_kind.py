@@ -93,7 +93,7 @@ def task(monkeypatch, tmp_path):
     return read_task(tmp_path), source.splits
 
 
-def test_it_is_fine_tuned_scored_and_compared_with_a_linear_model(task, make_gpt, tokenizer, device, tmp_path):
+def test_new_task_kind_is_finetuned_scored_and_compared(task, make_gpt, tokenizer, device, tmp_path):
     task, splits = task
     torch.manual_seed(5)
     input_format = input_format_of("causal")

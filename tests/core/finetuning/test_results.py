@@ -27,11 +27,11 @@ NUMBERS = GlueTask("t", "regression", "?", (), ("pearson",), "pearson")
         (NUMBERS, [1.0], None),
     ],
 )
-def test_a_model_that_always_answers_the_same_class_is_known(task, answers, expected):
+def test_constant_class_is_detected(task, answers, expected):
     assert constant_class(task, Predicted(answers, [0.5] * len(answers), 0.0)) == expected
 
 
-def test_what_the_parts_of_a_text_say_is_taken_together():
+def test_predictions_of_text_parts_are_combined():
     rows = Rows([Example("x", "", None, 0), Example("y", "", None, 0)], [InputRow([], 0)] * 3, [0, 0, 1])
     logs = [[log(p) for p in shares] for shares in ((0.6, 0.4), (0.1, 0.9), (0.7, 0.3))]
     joined = example_answers(TASK, rows, Predicted(logs, [nan] * 3, 0.25), tokenizer=None)
@@ -74,5 +74,5 @@ def rows(labels, owners):
     return Rows([Example(str(y), "", None, y) for y in labels], [InputRow([], labels[i]) for i in owners], owners)
 
 
-def test_equal_labels_are_a_unit_apart():
+def test_equal_labels_are_scaled_by_one():
     assert task_heads.NUMBERS.scale(rows([7.0, 7.0], [0, 1])) == (7.0, 1.0)

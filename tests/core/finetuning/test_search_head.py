@@ -53,7 +53,7 @@ def rows_of(some, objective, tokenizer):
     return encoded(list(some), TASK, input_format_of(objective), tokenizer, CONTEXT)
 
 
-def test_what_stands_for_the_words_of_a_query_is_found_after_training(tokenizer, device, tmp_path):
+def test_search_head_learns_synonyms_of_query_words(tokenizer, device, tmp_path):
     model = model_of("masked", tokenizer)
     learned, test = (rows_of(examples(n, seed), "masked", tokenizer) for n, seed in ((400, 1), (99, 2)))
 
@@ -75,7 +75,7 @@ def test_what_stands_for_the_words_of_a_query_is_found_after_training(tokenizer,
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @torch.no_grad()
-def test_a_vector_is_the_mean_of_the_states_whatever_stands_beside_it(objective, tokenizer, device):
+def test_search_vector_is_the_mean_of_states_without_padding(objective, tokenizer, device):
     model = model_of(objective, tokenizer, torch.float64)
     rows = rows_of(examples(7, 3), objective, tokenizer)
     together, alone = (predict(model, rows.encoded, batch, device.device).answers for batch in (7, 1))
@@ -88,7 +88,7 @@ def test_a_vector_is_the_mean_of_the_states_whatever_stands_beside_it(objective,
 
 
 @torch.no_grad()
-def test_the_loss_is_that_of_sentence_transformers(tokenizer):
+def test_search_loss_matches_sentence_transformers(tokenizer):
     losses = pytest.importorskip("sentence_transformers.losses")
     model = model_of("masked", tokenizer, torch.float64)
     batch = collate(rows_of(examples(9, 4), "masked", tokenizer).encoded, None, SEARCH)
@@ -99,7 +99,7 @@ def test_the_loss_is_that_of_sentence_transformers(tokenizer):
     assert float(loss.nll) / int(loss.num_targets) == pytest.approx(float(expected), rel=1e-6)
 
 
-def test_equal_texts_of_a_batch_are_no_wrong_choices(tokenizer):
+def test_search_loss_ignores_duplicate_texts_of_a_batch(tokenizer):
     texts = [("q", "x"), ("q", "y"), ("r", "x"), ("s", "z")]
     batch = collate(rows_of([Example("", *both, 0) for both in texts], "masked", tokenizer).encoded, None, SEARCH)
     vectors = F.normalize(torch.randn(4, 2, 8, dtype=torch.float64), dim=-1)
@@ -109,7 +109,7 @@ def test_equal_texts_of_a_batch_are_no_wrong_choices(tokenizer):
     assert float(SEARCH.loss(vectors, batch.targets)) == pytest.approx(sum(losses), rel=1e-6)
 
 
-def test_a_long_text_is_cut_and_that_is_said(tokenizer):
+def test_search_reports_truncated_texts(tokenizer):
     rows = rows_of([Example("", "bafo", "limu " * 99, 0), Example("", "bafo", "limu", 0)], "masked", tokenizer)
     assert rows.cut == 1
     assert all(len(written.ids) <= CONTEXT for row in rows.encoded for written in row.sequences)

@@ -41,7 +41,7 @@ def test_an_epoch_is_validated_at_its_end():
         ({"optimizer": {"learning_rate": 0.1, "warmup_steps": 5}}, "optimizer.warmup_steps: follows from warmup"),
     ],
 )
-def test_a_wrong_section_is_refused(section, says):
+def test_wrong_finetune_section_is_refused(section, says):
     given = {"epochs": 1, "batch": 8, "optimizer": {"learning_rate": 0.1}} | section
     with pytest.raises(UserError) as error:
         from_dict(Recipe, given, "finetune.training")
@@ -72,7 +72,7 @@ def test_a_batch_is_a_function_of_seed_and_step():
     assert expected[: first.epoch] != expected[first.epoch : 2 * first.epoch]
 
 
-def test_examples_of_a_batch_are_of_like_length_and_batches_come_in_any_order():
+def test_batches_group_examples_of_like_length():
     lengths = np.random.default_rng(1).integers(8, 128, 5000)
     batching = Batching(lengths, 32, 1)
     longest = np.array([lengths[batching.at(step)].max() for step in range(batching.epoch)])

@@ -21,7 +21,7 @@ def tokens(model, prompt, config, objective="causal"):
     return [row[0] for row in continue_ids(model, objective, [prompt], config)]
 
 
-def test_the_most_likely_token_is_taken_each_time(models):
+def test_greedy_generation_takes_the_most_likely_token(models):
     model, _ = models["gpt"]
     ids = [EOS, 9, 13, 99]
     continuation = tokens(model, ids[1:], replace(GREEDY, max_new_tokens=9, until_end=False))
@@ -35,7 +35,7 @@ def test_the_most_likely_token_is_taken_each_time(models):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bytelevel"])
-def test_what_is_streamed_is_what_is_generated_with_every_kind_of_tokenizer(models, loaded, tokenizers, kind):
+def test_stream_equals_generate_for_every_tokenizer(models, loaded, tokenizers, kind):
     checkpoint = replace(loaded(*models["gpt"]), tokenizer=tokenizers[kind])
     for prompt in ("", "Bala ba", "so\n"):
         text = generate(checkpoint, prompt, WILD)
@@ -50,7 +50,7 @@ def test_sampling_leaves_the_global_random_state_alone(models):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_tokens_come_as_often_as_the_filtered_distribution_says():
+def test_sampled_frequencies_match_filtered_distribution():
     class Fixed(Scripted):
         def logits(self, hidden):
             logits = torch.full((1, 307), -1e9)
@@ -68,26 +68,26 @@ def test_tokens_come_as_often_as_the_filtered_distribution_says():
     assert sum((counts[token] - e) ** 2 / e for token, e in expected.items()) < 16.27
 
 
-def test_what_the_prompt_holds_counts_as_repeated(models):
+def test_repetition_penalty_includes_the_prompt(models):
     model, _ = models["gpt"]
     prompt, config = list(range(7, 150)), replace(GREEDY, until_end=False)
     assert set(tokens(model, prompt, config)) & set(prompt)
     assert not set(tokens(model, prompt, replace(config, repetition_penalty=1e9))) & set(prompt)
 
 
-def test_the_end_of_the_document_ends_the_text_and_is_not_part_of_it():
+def test_eos_ends_the_text_and_is_not_part_of_it():
     model = Scripted([9, 13, EOS, 99])
     assert tokens(model, [7], replace(GREEDY, max_new_tokens=99)) == [9, 13]
     assert model.seen == [[[EOS, 7]], [[9]], [[13]]]
 
 
-def test_each_row_ends_for_itself_and_the_last_one_ends_the_batch():
+def test_eos_ends_each_row_by_itself():
     model = Scripted([9, EOS, 99], [10, 11, 12, EOS, 99])
     rows = list(continue_ids(model, "causal", [[7], [8, 8]], replace(GREEDY, max_new_tokens=99)))
     assert rows == [[9, 10], [None, 11], [None, 12]]
 
 
-def test_a_fixed_length_is_kept_however_likely_the_end_is(any_model):
+def test_fixed_length_ignores_eos(any_model):
     assert len(tokens(Scripted([EOS] * 5), [7], replace(GREEDY, max_new_tokens=37, until_end=False))) == 37
     model, objective = any_model
     steps = list(continue_ids(model, objective, [[9], [], [7, 8]], replace(WILD, max_new_tokens=29, until_end=False)))
@@ -97,20 +97,20 @@ def test_a_fixed_length_is_kept_however_likely_the_end_is(any_model):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("until_end", [True, False])
-def test_special_tokens_are_never_said_however_likely(temperature, until_end):
+def test_special_tokens_are_never_generated(temperature, until_end):
     for special in set(range(len(PIECES))) - {EOS}:
         config = SamplingConfig(5, until_end, temperature, top_k=0)
         assert all(token >= len(PIECES) for token in tokens(Scripted([special] * 5), [9], config))
 
 
-def test_a_prompt_is_left_as_it_was_and_at_most_so_many_tokens_come(any_model):
+def test_prompt_is_unchanged_and_max_new_tokens_holds(any_model):
     model, objective = any_model
     prompt = [9] * 99
     assert 0 < len(tokens(model, prompt, WILD, objective)) <= 37
     assert prompt == [9] * 99
 
 
-def test_a_batch_gives_each_prompt_the_text_that_it_has_alone(any_model, loaded):
+def test_batched_prompts_generate_as_alone(any_model, loaded):
     checkpoint, prompts = loaded(*any_model), ["Ba", "", "a longer beginning of a text", "Ba"]
     texts = generate_batch(checkpoint, prompts, WILD)
     assert texts == [generate(checkpoint, p, replace(WILD, seed=WILD.seed + row)) for row, p in enumerate(prompts)]
@@ -120,7 +120,7 @@ def test_a_batch_gives_each_prompt_the_text_that_it_has_alone(any_model, loaded)
 
 @settings(max_examples=60)
 @given(script=st.lists(st.integers(len(PIECES), 306), min_size=1, max_size=20), prompt=st.text(max_size=5))
-def test_the_pieces_of_a_stream_are_the_text_and_each_is_whole(tokenizer, loaded, script, prompt):
+def test_streamed_pieces_join_to_the_text(tokenizer, loaded, script, prompt):
     """Any tokens, among them bytes that are no UTF-8 on their own."""
     config = SamplingConfig(max_new_tokens=len(script), temperature=0.0)
     whole = generate(loaded(Scripted(script)), prompt, config)
@@ -130,7 +130,7 @@ def test_the_pieces_of_a_stream_are_the_text_and_each_is_whole(tokenizer, loaded
     assert tokenizer.decode(start) + whole == tokenizer.decode([*start, *script])
 
 
-def test_a_character_of_several_bytes_is_streamed_when_it_is_whole(tokenizer, loaded):
+def test_stream_holds_back_incomplete_utf8(tokenizer, loaded):
     script = tokenizer.encode("é🚀x")
     assert len(script) > 5
     pieces = list(stream(loaded(Scripted(script)), "a", SamplingConfig(len(script), temperature=0.0)))

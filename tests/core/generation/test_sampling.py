@@ -61,7 +61,7 @@ def test_top_p_comes_after_top_k_and_temperature():
 
 
 @given(LOGITS, st.floats(1, 50), st.sets(st.integers(0, V - 1)))
-def test_the_penalty_makes_seen_tokens_less_likely_and_leaves_the_others(logits, penalty, tokens):
+def test_repetition_penalty_affects_seen_tokens_only(logits, penalty, tokens):
     seen = torch.zeros(1, V, dtype=torch.bool)
     seen[:, list(tokens)] = True
     expected = logits.clone()
@@ -71,7 +71,7 @@ def test_the_penalty_makes_seen_tokens_less_likely_and_leaves_the_others(logits,
 
 
 @given(LOGITS)
-def test_temperature_one_is_the_models_own_distribution_and_zero_the_most_likely_token(logits):
+def test_temperature_one_is_the_model_and_zero_is_greedy(logits):
     unseen = torch.zeros(logits.shape, dtype=torch.bool)
     own = distribution(logits, unseen, SamplingConfig(**PLAIN))
     torch.testing.assert_close(own, logits.softmax(-1))
@@ -81,7 +81,7 @@ def test_temperature_one_is_the_models_own_distribution_and_zero_the_most_likely
 
 
 @given(LOGITS)
-def test_a_temperature_near_zero_is_greedy_and_a_very_high_one_is_uniform(logits):
+def test_temperature_extremes_are_greedy_and_uniform(logits):
     logits = logits.round(decimals=3)
     two = logits.topk(2).values
     assume(bool((two[:, 0] > two[:, 1]).all()))
@@ -93,7 +93,7 @@ def test_a_temperature_near_zero_is_greedy_and_a_very_high_one_is_uniform(logits
     torch.testing.assert_close(uniform, torch.full_like(logits, 1 / V))
 
 
-def test_what_is_impossible_stays_impossible():
+def test_sampling_keeps_impossible_tokens_impossible():
     logits = rows([[-math.inf, 1.0, -math.inf, 2.0, -9.0]])
     config = SamplingConfig(temperature=9.0, top_k=4, top_p=0.9999, repetition_penalty=3.0)
     p = distribution(logits, torch.ones(1, 5, dtype=torch.bool), config)
@@ -111,7 +111,7 @@ def test_what_is_impossible_stays_impossible():
         ({"seed": 1 << 63}, r"seed: 9223372036854775808"),
     ],
 )
-def test_an_impossible_setting_is_refused_by_name_and_value(change, message):
+def test_invalid_sampling_setting_is_refused(change, message):
     with pytest.raises(ValueError, match=rf"^{message}"):
         SamplingConfig(**change)
     with pytest.raises(UserError, match=rf"^sampling\.{message}"):

@@ -15,7 +15,7 @@ GREEDY = SamplingConfig(max_new_tokens=37, temperature=0.0, until_end=False)
 
 
 @torch.no_grad()
-def test_cached_and_uncached_give_the_same_logits_at_every_length(any_model):
+def test_kv_cache_gives_the_same_logits_as_no_cache(any_model):
     model, objective = any_model
     ids = torch.randint(7, 307, (2, 45), generator=torch.Generator().manual_seed(3)).tolist()
     cached, uncached = Decoding(model, objective), Decoding(model, objective)
@@ -28,7 +28,7 @@ def test_cached_and_uncached_give_the_same_logits_at_every_length(any_model):
 
 
 @torch.no_grad()
-def test_the_logits_are_those_of_the_model_read_plainly(models):
+def test_window_logits_match_a_plain_forward(models):
     prompt = [EOS, 9, 13, 99, 200]
     model, _ = models["gpt"]
     expected = model.logits(model(torch.tensor([prompt]))[:, -1])
@@ -45,7 +45,7 @@ def test_the_logits_are_those_of_the_model_read_plainly(models):
 
 @pytest.mark.parametrize("name", ["transformer-xl", "xlnet"])
 @torch.no_grad()
-def test_reading_in_pieces_with_all_memory_is_reading_at_once(models, name):
+def test_reading_in_pieces_with_state_matches_reading_at_once(models, name):
     model, objective = models[name]
     reader = resolve_name(OBJECTIVES[objective].decoder)
     ids, attention_mask = left_padded([[9 + i for i in range(12)], [99 + i for i in range(5)]], torch.device("cpu"))
@@ -91,7 +91,7 @@ def test_only_new_tokens_are_read_while_the_text_fits():
 
 
 @torch.no_grad()
-def test_of_a_long_prompt_as_much_is_read_as_fits(any_model):
+def test_long_prompt_is_cut_to_what_fits(any_model):
     """At first; the next token makes it outgrow the window."""
     text, other = [20 + i for i in range(30)], [90 + i for i in range(30)]
     window = Decoding(*any_model).window
@@ -105,7 +105,7 @@ def test_of_a_long_prompt_as_much_is_read_as_fits(any_model):
         assert torch.equal(first, Decoding(*any_model).logits([text[:29]])) == (kept == window)
 
 
-def test_a_masked_model_is_refused_and_the_message_says_what_there_is(models):
+def test_generation_refuses_masked_models(models):
     with pytest.raises(
         UserError, match=r"^objective: found 'masked'; expected one of causal, hybrid, permutation.*fills blanks"
     ):

@@ -98,7 +98,7 @@ def read(address, target):
 
 
 @torch.no_grad()
-def test_a_gguf_file_computes_what_its_folder_does(llama, tmp_path):
+def test_gguf_import_matches_its_folder(llama, tmp_path):
     folder, model = llama
     ours = read(written(tmp_path / "model.gguf", folder, model, pre="gpt-2"), tmp_path / "ours")
     other = read(folder, tmp_path / "other")
@@ -111,7 +111,7 @@ def test_a_gguf_file_computes_what_its_folder_does(llama, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "F16"])
-def test_quantised_weights_are_near(llama, tmp_path, kind):
+def test_quantized_gguf_import_is_close(llama, tmp_path, kind):
     ours = read(written(tmp_path / "model.gguf", *llama, kind=gguf.GGMLQuantizationType[kind]), tmp_path / "ours")
     other = read(llama[0], tmp_path / "other").model.state_dict()
     for name, weight in ours.model.state_dict().items():
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path):
         pass
 
 
-def test_a_package_holds_a_folder_or_a_file(llama, tmp_path, monkeypatch):
+def test_package_address_holds_a_folder_or_a_file(llama, tmp_path, monkeypatch):
     package = tmp_path / "some_model"
     (package / "weights").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('is not imported')")
@@ -224,7 +224,7 @@ def hub(llama):
     server.shutdown()
 
 
-def test_a_repository_of_the_hub_is_read_at_a_commit(hub, tmp_path):
+def test_hub_address_is_read_at_a_commit(hub, tmp_path):
     """Without its code and pickles; the second time from the cache, without a network."""
 
     def fetched(target, *addresses, **more):

@@ -33,7 +33,7 @@ def ids(seed=0):
 
 
 @torch.no_grad()
-def test_every_automatic_class_that_fits_computes_the_same(exported):
+def test_exported_folder_matches_in_every_auto_class(exported):
     name, folder, hf = exported
     ours = checkpoint.load(folder).model
     order = torch.arange(T).expand(B, T)
@@ -62,7 +62,7 @@ def test_every_automatic_class_that_fits_computes_the_same(exported):
         torch.testing.assert_close(output.logits, ours.logits(query), **CLOSE)
 
 
-def test_the_folder_is_complete_and_says_what_it_is(exported):
+def test_exported_folder_is_complete(exported):
     name, folder, hf = exported
     files = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
     loaded = checkpoint.load(folder)
@@ -83,13 +83,13 @@ def test_the_folder_is_complete_and_says_what_it_is(exported):
     assert ("single precision" in card) == (name == "xlnet")
 
 
-def test_a_checkpoint_comes_back_bit_for_bit(exported, tmp_path):
+def test_export_and_import_round_trip_bit_for_bit(exported, tmp_path):
     _, folder, hf = exported
     digest = import_hf(hf, tmp_path / "imported/again")
     assert digest == checkpoint.load(folder).digest  # weights, configuration, tokenizer: all bytes
 
 
-def test_what_their_configuration_has_no_key_for_comes_back_too(tmp_path, tokenizer):
+def test_export_round_trips_settings_without_a_key(tmp_path, tokenizer):
     changes = {"width": 24, "initial_embeddings": "neighbours", "initial_attention": "neighbours"}
     digest = save(tmp_path / "bert", "bert", tokenizer, **changes)
     export_hf(tmp_path / "bert", tmp_path / "hf")
@@ -112,7 +112,7 @@ def edited(source, target, change=None, tensors=None):
     return target
 
 
-def test_a_folder_by_another_hand_is_read(exported, tmp_path):
+def test_import_reads_a_foreign_folder(exported, tmp_path):
     """As transformers itself saves it: in several files, half precision, without our keys; and without the prefix."""
     name, folder, hf = exported
     model = getattr(transformers, CLASSES[name][0]).from_pretrained(hf, dtype=torch.bfloat16)
@@ -150,13 +150,13 @@ def test_a_folder_by_another_hand_is_read(exported, tmp_path):
         (lambda c: c.update(plm_checkpoint={"objective": "x"}), r"plm_checkpoint\.objective: found 'x'; expected"),
     ],
 )
-def test_a_configuration_that_is_none_of_ours_is_refused(exported, tmp_path, change, message):
+def test_import_refuses_unknown_configurations(exported, tmp_path, change, message):
     with pytest.raises(UserError, match=message):
         import_hf(edited(exported[2], tmp_path / "hf", change), tmp_path / "imported")
     assert not (tmp_path / "imported").exists()
 
 
-def test_the_released_configurations_are_read():
+def test_import_reads_released_configurations():
     """What transformers' own defaults are, which is what the released checkpoints say."""
     drawn = {"dropout": 0.1, "initializer_range": 0.02}
     for name, config in {"gpt": transformers.GPT2Config, "bert": transformers.BertConfig}.items():
@@ -177,7 +177,7 @@ def test_the_released_configurations_are_read():
     assert fields == MODELS["llama"].presets["7B"] | drawn | others
 
 
-def test_the_base_of_the_angles_is_written_for_new_and_old_readers_and_read_from_both():
+def test_rope_theta_is_exported_for_new_and_old_readers():
     family = FAMILIES["llama"]
     sizes = vars(MODELS["llama"].config(99, 17, 2, 6, 36, kv_heads=2, rope_base=70.0))
     del sizes["initial_embeddings"], sizes["qkv_bias"]  # not in the table
@@ -192,7 +192,7 @@ def test_the_base_of_the_angles_is_written_for_new_and_old_readers_and_read_from
     assert family.our_config(newer, "c") == sizes
 
 
-def test_layers_and_their_bases_are_written_for_new_and_old_readers_and_read_from_both():
+def test_layer_types_are_exported_for_new_and_old_readers():
     family = FAMILIES["modernbert"]
     sizes = {"heads": 3, "width": 30, "global_every": 2, "rope_base": 170.0, "local_rope_base": 50.0}
     ours = vars(MODELS["modernbert"].config(99, 17, 4, **sizes))
@@ -256,14 +256,14 @@ SPECIFIC = {
 }
 
 
-def test_what_we_do_not_compute_is_refused_by_name(exported, tmp_path):
+def test_import_refuses_unsupported_settings_by_name(exported, tmp_path):
     for i, (key, value, message) in enumerate(SPECIFIC[exported[0]]):
         folder = edited(exported[2], tmp_path / f"hf{i}", lambda c, key=key, value=value: c.update({key: value}))
         with pytest.raises(UserError, match=message):
             import_hf(folder, tmp_path / "imported")
 
 
-def test_weights_that_do_not_fit_are_refused_by_name(exported, tmp_path):
+def test_import_refuses_unfit_weights_by_name(exported, tmp_path):
     family, hf = FAMILIES[exported[0]], exported[2]
     first = family.weights[-1].theirs[0].format(0)
     tied, other = next(iter(family.tied.items()))
@@ -281,7 +281,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(exported, tmp_path):
     import_hf(same, tmp_path / "imported")
 
 
-def test_a_folder_without_its_files_is_refused(exported, tmp_path):
+def test_import_refuses_incomplete_folders(exported, tmp_path):
     named = checkpoint.load(exported[1]).tokenizer.file
     reason = "missing" if named == "tokenizer.json" else "not a wordpiece or bytelevel tokenizer of this project"
     for name, message in {
@@ -300,7 +300,7 @@ def test_a_folder_without_its_files_is_refused(exported, tmp_path):
             import_hf(folder, tmp_path / "imported")
 
 
-def test_a_tokenizer_by_another_hand_is_refused(tmp_path, tokenizers):
+def test_import_refuses_foreign_tokenizers(tmp_path, tokenizers):
     """The same pieces, read in another way: the ids would be others, and nobody would know."""
     save(tmp_path / "checkpoint", "bert", tokenizers["wordpiece"])
     export_hf(tmp_path / "checkpoint", tmp_path / "hf")
@@ -320,7 +320,7 @@ def test_a_tokenizer_by_another_hand_is_refused(tmp_path, tokenizers):
                 import_hf(tmp_path / "hf", tmp_path / "imported")
 
 
-def test_what_has_no_counterpart_is_not_exported(tmp_path, tokenizer):
+def test_export_refuses_models_without_a_counterpart(tmp_path, tokenizer):
     save(tmp_path / "xl", "xlnet", tokenizer, objective="causal")
     with pytest.raises(UserError, match=r"trained with the causal objective, which has no counterpart in transformers"):
         export_hf(tmp_path / "xl", tmp_path / "hf")
@@ -330,7 +330,7 @@ def test_what_has_no_counterpart_is_not_exported(tmp_path, tokenizer):
     assert not (tmp_path / "hf").exists()
 
 
-def test_an_objective_that_builds_on_the_one_of_their_class_comes_back(tmp_path, tokenizer):
+def test_export_round_trips_derived_objectives(tmp_path, tokenizer):
     """Their class reads what a hybrid model is too, a causal one; the checkpoint is the same again."""
     digest = save(tmp_path / "hybrid", "llama", tokenizer, objective="hybrid")
     export_hf(tmp_path / "hybrid", tmp_path / "hf")
@@ -345,7 +345,7 @@ def test_an_objective_that_builds_on_the_one_of_their_class_comes_back(tmp_path,
         import_hf(trained_by("masked"), tmp_path / "imported")
 
 
-def test_nothing_is_written_over(exported, tmp_path):
+def test_export_never_overwrites(exported, tmp_path):
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(UserError, match=r"is not empty; expected an empty or a new folder"):
         export_hf(exported[1], tmp_path)

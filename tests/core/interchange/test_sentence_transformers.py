@@ -37,7 +37,7 @@ def exported(request, tokenizers, tmp_path):
 
 
 @torch.no_grad()
-def test_the_mean_of_the_states_of_transformers(exported):
+def test_search_export_matches_mean_pooling_of_transformers(exported):
     folder, vectors = exported
     assert json.loads((folder / "1_Pooling/config.json").read_text())["pooling_mode_mean_tokens"] is True
     longest = json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"]
@@ -47,7 +47,7 @@ def test_the_mean_of_the_states_of_transformers(exported):
         np.testing.assert_allclose(F.normalize(states[0].mean(0), dim=0).numpy(), vector, atol=1e-5)
 
 
-def test_sentence_transformers(exported):
+def test_search_export_matches_sentence_transformers(exported):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     folder, vectors = exported
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
@@ -55,7 +55,7 @@ def test_sentence_transformers(exported):
 
 
 @pytest.mark.parametrize("family", ["gpt", "xlnet"])
-def test_a_model_whose_texts_they_would_write_otherwise_is_refused(family, tokenizer, tmp_path):
+def test_search_export_refuses_models_that_are_not_masked(family, tokenizer, tmp_path):
     save(tmp_path / "ours", family, tokenizer, head=HEAD)
     with pytest.raises(UserError, match="expected a masked one"):
         export_hf(tmp_path / "ours", tmp_path / "hf")

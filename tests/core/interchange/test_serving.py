@@ -27,7 +27,7 @@ def folder(request, tokenizer, tmp_path):
     return tmp_path
 
 
-def test_a_conversation_is_the_texts_of_its_messages(folder):
+def test_chat_template_joins_the_texts_of_messages(folder):
     theirs = transformers.AutoTokenizer.from_pretrained(folder / "hf")
     messages = [{"role": "user", "content": "The state"}, {"role": "assistant", "content": "of the"}]
     ids = theirs.apply_chat_template(messages, return_dict=True)["input_ids"]
@@ -35,7 +35,7 @@ def test_a_conversation_is_the_texts_of_its_messages(folder):
 
 
 @pytest.mark.slow
-def test_it_is_served(folder):
+def test_exported_model_is_served_by_transformers(folder):
     pytest.importorskip("openai", reason="transformers serve needs the package openai")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

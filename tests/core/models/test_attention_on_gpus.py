@@ -58,7 +58,7 @@ def ran(monkeypatch):
     ],
     ids=str,
 )
-def test_the_kernel_is_chosen_by_what_is_seen(ran, monkeypatch, case, compiled, expected):
+def test_attention_kernel_is_chosen_by_visibility(ran, monkeypatch, case, compiled, expected):
     Q, K, D = (case.get(name, default) for name, default in (("Q", WHOLE), ("K", WHOLE), ("D", 16)))
     pretend(monkeypatch, compiled)
     with FakeTensorMode():
@@ -83,7 +83,7 @@ MASKS = {
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("T", [TILE + 12, few(WHOLE)])
 @pytest.mark.parametrize("name", MASKS)
-def test_attention_in_blocks_is_attention_and_a_compiler_takes_it_whole(monkeypatch, name, T):
+def test_flex_attention_matches_and_compiles_as_one_graph(monkeypatch, name, T):
     # torch refuses a gradient of it on a CPU, where it only writes down the whole product.
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
     draw, mask = torch.Generator().manual_seed(1), MASKS[name](T)

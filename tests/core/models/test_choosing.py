@@ -19,7 +19,7 @@ def at(*shape):
 
 
 @pytest.mark.parametrize(("x", "chosen"), [((B, T, D), (B, 5)), ((B, H, T, D), (B, 1, 5))])
-def test_rows_and_their_gradients_are_those_of_gather(x, chosen):
+def test_chosen_rows_and_gradients_match_gather(x, chosen):
     x, chosen = drawn(*x), at(*chosen)
     assert any(row.unique().numel() < row.numel() for row in chosen.flatten(0, -2)), "one is chosen twice"
     expected = x.gather(-2, chosen[..., None].expand(*x.shape[:-2], -1, D))
@@ -37,7 +37,7 @@ def test_masks_are_chosen_too():
     assert torch.equal(rows_at(seen, chosen[:, None])[1, 0, 3], seen[1, 0, chosen[1, 3]])
 
 
-def test_windows_and_their_gradients_are_those_of_gather():
+def test_windows_and_gradients_match_gather():
     x, starts = drawn(B, H, 5, 9), torch.tensor([[0, 5, 2, 3, 3], [1, 1, 4, 0, 5]])
     columns = (starts[:, None, :, None] + torch.arange(4)).expand(B, H, 5, 4)
     assert torch.equal(windows_at(x, starts, 4), x.gather(-1, columns))

@@ -46,7 +46,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "plain"])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("multiple", [1, 64])
-def test_loss_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows, weighted, bias, multiple):
+def test_chunked_loss_and_gradients_match_full_logits(monkeypatch, rows, weighted, bias, multiple):
     inputs, targets, weights = made(bias=bias)
     weights = weights if weighted else None
     expected = summed_nll(Output(*inputs).logits(), targets, weights)
@@ -62,7 +62,7 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows, w
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
-def test_what_needs_no_gradient_gets_none_and_costs_one_product(monkeypatch):
+def test_chunked_loss_without_gradient_costs_one_product(monkeypatch):
     (hidden, weight, bias), targets, _ = made()
     monkeypatch.setattr(objectives, "AT_ONCE", 4 * V)
     expected = output_nll(Output(hidden, weight, bias), targets)
@@ -76,7 +76,7 @@ def test_what_needs_no_gradient_gets_none_and_costs_one_product(monkeypatch):
     assert weight.grad is not None
 
 
-def test_in_bfloat16_the_sum_is_float32_and_gradients_are_as_near_as_those_of_all_logits(monkeypatch):
+def test_chunked_loss_in_bfloat16_sums_in_float32(monkeypatch):
     exact, targets, _ = made()
     truth = torch.autograd.grad(output_nll(Output(*exact), targets), exact)
     inputs, _, _ = made(torch.float32)
@@ -92,7 +92,7 @@ def test_in_bfloat16_the_sum_is_float32_and_gradients_are_as_near_as_those_of_al
     assert all(0 < chunked < 1.5 * whole < 0.05 for chunked, whole in zip(far(), plain, strict=True))
 
 
-def test_the_gradient_of_hidden_states_in_bfloat16_is_divided_exactly(monkeypatch):
+def test_chunked_bfloat16_gradient_is_divided_exactly(monkeypatch):
     (hidden, weight, bias), targets, _ = made(torch.float32)
     monkeypatch.setattr(objectives, "AT_ONCE", 4 * V)
 
@@ -107,7 +107,7 @@ def test_the_gradient_of_hidden_states_in_bfloat16_is_divided_exactly(monkeypatc
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
+def test_chunked_step_matches_for_every_architecture(store, monkeypatch, name):
     model, objective = make(name)
     batch = objective.batches(store, model.config, 5).at(3, 1)
 
@@ -125,7 +125,7 @@ def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("multiple", [1, 64])
-def test_compiled_it_is_the_same(monkeypatch, multiple):
+def test_chunked_loss_compiles(monkeypatch, multiple):
     inputs, targets, weights = made()
     expected = output_nll(Output(*inputs), targets, weights)
     monkeypatch.setattr(objectives, "AT_ONCE", 4 * V)
@@ -138,7 +138,7 @@ def test_compiled_it_is_the_same(monkeypatch, multiple):
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
-def test_compiled_for_a_gpu_more_logits_are_made_at_once_and_their_gradient_with_them(monkeypatch):
+def test_chunked_loss_compiled_for_gpu_uses_larger_chunks(monkeypatch):
     sizes, whole = [], []
     monkeypatch.setattr("plm_core.models.output_layer.nll_in_chunks", lambda *given: sizes.append(given[-1]))
     monkeypatch.setattr(objectives, "summed_nll", lambda logits, *_: whole.append(logits.shape))

@@ -39,7 +39,7 @@ def as_compiled(monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_products_are_the_kernel(case, monkeypatch):
+def test_compiled_attention_products_match_the_kernel(case, monkeypatch):
     arguments = CASES[case]
     inputs = [draws(B, H, n, D, seed=seed) for seed, n in ((1, Q), (2, K), (3, K))]
     leaves = inputs + ([arguments["bias"]] if "bias" in arguments else [])
@@ -84,7 +84,7 @@ def test_long_rows_are_left_to_the_kernel(as_compiled, monkeypatch):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_so_many_weights_are_dropped_and_the_others_made_up_for_it(as_compiled, dropout):
+def test_attention_dropout_rescales_the_rest(as_compiled, dropout):
     torch.manual_seed(3)
     size = 99
     q, k = draws(B, H, size, D, seed=1), draws(B, H, size, D, seed=2)

@@ -99,7 +99,7 @@ def batch():
 
 @BOTH
 @pytest.mark.parametrize("sizes", [{"embedding": 15}, {"generator_heads": 3}], ids=["projected", "of one width"])
-def test_the_loss_of_a_step_is_that_of_the_references(made, dtype, sizes):
+def test_electra_loss_matches_the_reference(made, dtype, sizes):
     ours, discriminator, generator = made(dtype, **sizes)
     given, ids = batch()
     predicted = generator(given.inputs).logits
@@ -123,7 +123,7 @@ def test_the_loss_of_a_step_is_that_of_the_references(made, dtype, sizes):
 
 
 @BOTH
-def test_padding_is_not_seen(made, dtype):
+def test_electra_ignores_padding(made, dtype):
     ours, discriminator, generator = made(dtype)
     ids = batch()[1]
     attention_mask = torch.arange(T) < torch.tensor([11, 7, 3, 9, 5])[:, None]

@@ -79,7 +79,7 @@ def test_dropout_is_random_in_training_and_absent_in_evaluation(paper):
 
 @pytest.mark.parametrize("paper", ["gpt", "llama", "bert", "modernbert", "xlnet"])
 @torch.no_grad()
-def test_an_untrained_model_knows_no_more_than_the_size_of_the_vocabulary(paper):
+def test_untrained_model_loss_is_log_of_vocab_size(paper):
     torch.manual_seed(0)
     entry = MODELS[paper]
     model = entry.model(entry.config(vocab_size=997, context=37, layers=2, heads=2, width=32, dropout=0.0)).eval()
@@ -109,7 +109,7 @@ def test_heads_that_look_at_neighbours_find_them_in_every_document(heads, width)
         assert (near > 0.5)[has_one].float().mean() > 0.9, distance
 
 
-def test_all_but_positions_queries_and_keys_are_drawn_as_published():
+def test_neighbour_heads_change_only_positions_queries_and_keys():
     drawn, begun = {}, {}
     for how, weights in [("drawn", drawn), ("neighbours", begun)]:
         torch.manual_seed(0)

@@ -23,7 +23,7 @@ def test_a_sequence_longer_than_the_positions_is_refused(make, paper):
 
 
 @pytest.mark.parametrize("paper", ["gpt", "llama"])
-def test_what_a_decoder_has_read_counts_towards_its_positions(make, paper):
+def test_cached_tokens_count_towards_the_positions(make, paper):
     cache = KVCache(make(paper))
     cache.read(ids(length=13))
     with pytest.raises(ValueError, match=r"^context: a sequence of 18 tokens is longer than the 17 positions"):
@@ -106,7 +106,7 @@ SHAPE = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}
         (["xlnet"], {"width": 21}, r"^m\.width: 21; expected an even number"),
     ],
 )
-def test_sizes_that_make_no_model_are_refused(papers, change, message):
+def test_invalid_model_sizes_are_refused(papers, change, message):
     for paper in papers:
         from_dict(MODELS[paper].config, SHAPE, "m")
         with pytest.raises(UserError, match=message):

@@ -17,7 +17,7 @@ def made(vocabulary):
 
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(("vocabulary", "product"), [(99, 128), (128, 128), (129, 192), (1, 64)])
-def test_padded_logits_and_gradients_are_those_of_the_plain_product(monkeypatch, vocabulary, product, with_bias):
+def test_padded_vocab_output_matches_the_plain_product(monkeypatch, vocabulary, product, with_bias):
     monkeypatch.setattr(output_layer, "padded", lambda *given: padded(*given, 64))
     inputs = made(vocabulary)[: 2 + with_bias]
     with FlopCounterMode(display=False) as counter:
@@ -31,7 +31,7 @@ def test_padded_logits_and_gradients_are_those_of_the_plain_product(monkeypatch,
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
-def test_on_a_cpu_the_product_is_the_plain_one_to_the_bit():
+def test_output_on_cpu_is_the_plain_product():
     hidden, weight, bias = made(99)
     with FlopCounterMode(display=False) as counter:
         logits = Output(hidden, weight, bias).logits()
@@ -40,7 +40,7 @@ def test_on_a_cpu_the_product_is_the_plain_one_to_the_bit():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_cuda_device_the_vocabulary_is_padded_by_itself():
+def test_output_on_cuda_pads_the_vocabulary():
     hidden, weight, bias = (tensor.detach().cuda() for tensor in made(99))
     with FlopCounterMode(display=False) as counter:
         logits = Output(hidden, weight, bias).logits()

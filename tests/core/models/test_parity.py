@@ -46,7 +46,7 @@ def additive(seen, dtype):
 @BOTH
 @pytest.mark.parametrize(("paper", "sizes"), [("gpt", {}), *GROUPS], ids=str)
 @pytest.mark.parametrize("padding", ["none", "right", "left"])
-def test_a_decoder_is_its_reference(pair, dtype, paper, sizes, padding):
+def test_decoder_matches_its_reference(pair, dtype, paper, sizes, padding):
     ours, theirs = pair(paper, dtype, **sizes)
     places = torch.arange(T).expand(B, T)
     attention_mask = {"none": places >= 0, "right": places < LENGTHS, "left": places >= T - LENGTHS}[padding]
@@ -72,7 +72,7 @@ def test_a_decoder_is_its_reference(pair, dtype, paper, sizes, padding):
 @BOTH
 @pytest.mark.parametrize("paper", ["gpt", "llama"])
 @torch.no_grad()
-def test_a_text_is_continued_as_the_reference_continues_it(pair, dtype, paper):
+def test_generation_matches_the_reference(pair, dtype, paper):
     ours, theirs = pair(paper, dtype)
     attention_mask = torch.arange(T) >= torch.tensor([0, 2, 5, 0, 1])[:, None]
     places = (attention_mask.cumsum(1) - 1).clamp(min=0)
@@ -97,7 +97,7 @@ def test_a_text_is_continued_as_the_reference_continues_it(pair, dtype, paper):
 
 @BOTH
 @pytest.mark.parametrize("paper", ["gpt", "llama"])
-def test_documents_side_by_side_are_what_the_reference_makes_of_their_mask_and_places(pair, dtype, paper):
+def test_packed_documents_match_the_reference(pair, dtype, paper):
     ours, theirs = pair(paper, dtype)
     assert document_positions(DOCUMENTS).max() == 10
     with exactly(dtype):
@@ -165,7 +165,7 @@ def test_modernbert_is_modernbert_for_masked_lm(pair, dtype, padded, sizes):
 
 @BOTH
 @torch.no_grad()
-def test_documents_of_modernbert_are_what_the_reference_makes_of_their_masks_and_places(pair, dtype):
+def test_modernbert_packed_documents_match_the_reference(pair, dtype):
     ours, theirs = pair("modernbert", dtype)
     near = (torch.arange(T)[:, None] - torch.arange(T)).abs() <= 3
     seen = {"full_attention": same_document(DOCUMENTS), "sliding_attention": same_document(DOCUMENTS) & near}
@@ -177,7 +177,7 @@ def test_documents_of_modernbert_are_what_the_reference_makes_of_their_masks_and
 
 @BOTH
 @torch.no_grad()
-def test_a_row_of_modernbert_is_pooled_as_the_classifier_of_the_reference_pools_it(pair, dtype):
+def test_modernbert_pooling_matches_the_reference(pair, dtype):
     ours, _ = pair("modernbert", dtype)
     theirs = ModernBertForSequenceClassification(
         ModernBertConfig(**FAMILIES["modernbert"].their_config(vars(ours.config)), num_labels=30)
@@ -191,7 +191,7 @@ def test_a_row_of_modernbert_is_pooled_as_the_classifier_of_the_reference_pools_
 
 
 @pytest.mark.parametrize("paper", ["llama", "modernbert"])
-def test_dropout_is_where_the_reference_has_it(pair, monkeypatch, paper):
+def test_dropout_matches_the_reference(pair, monkeypatch, paper):
     """One seed here and there: as many numbers are drawn, in the same order, for the same activations."""
     ours, theirs = pair(paper, torch.float64, dropout=0.3)
     pretend(monkeypatch)  # attention as two products, as the reference has
@@ -206,7 +206,7 @@ def test_dropout_is_where_the_reference_has_it(pair, monkeypatch, paper):
 
 @BOTH
 @pytest.mark.parametrize("parts", ["queries memory segments", "queries", "memory segments", "segments", "memory"])
-def test_xlnet_is_xlnet(pair, dtype, parts):
+def test_xlnet_matches_the_reference(pair, dtype, parts):
     """In an order in which some positions are context (place 0) and three of the others are queries."""
     ours, theirs = pair("xlnet", dtype)
     order = torch.stack([torch.randperm(T, generator=draws(i)) for i in range(B)])

@@ -46,7 +46,7 @@ def padded(side, garbage):
 @READERS
 @torch.no_grad()
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_padding_at_either_side_changes_nothing_that_is_read(make, paper, side):
+def test_padding_on_either_side_changes_no_logits(make, paper, side):
     model = make(paper)
     for garbage in (0, 42, V - 1, ids(seed=1)):
         tokens, attention_mask, rows = padded(side, garbage)
@@ -87,7 +87,7 @@ def test_a_batch_of_unequal_prompts_continues_as_each_alone(make, paper):
 
 @torch.no_grad()
 @pytest.mark.parametrize("kept", [0, 1, 4, 11])
-def test_a_memory_shortened_is_a_memory_whose_first_positions_are_hidden(make, kept):
+def test_shortened_memory_equals_hidden_first_positions(make, kept):
     """In every layer: the memory's states have seen the whole text, its last positions keep what they saw."""
     model = make("xlnet")
     _, memory = model.read_with_memory(ids())
@@ -97,7 +97,7 @@ def test_a_memory_shortened_is_a_memory_whose_first_positions_are_hidden(make, k
 
 
 @torch.no_grad()
-def test_memory_that_is_not_kept_is_no_memory(make):
+def test_fully_masked_memory_is_no_memory(make):
     model = make("xlnet")
     _, memory = model.read_with_memory(ids())
     nothing = Memory(memory.states, torch.zeros_like(memory.attention_mask))
@@ -109,7 +109,7 @@ def test_memory_that_is_not_kept_is_no_memory(make):
 
 @torch.no_grad()
 @pytest.mark.parametrize("pieces", [(11,), (1, 10), (4, 7), (3, 1, 2, 5), (1,) * 11])
-def test_documents_one_behind_another_are_read_as_each_alone(make, pieces):
+def test_packed_documents_are_read_as_each_alone(make, pieces):
     """Each begins with the token that ends the one before; the memory goes on with the last of a row."""
     model, ends = make("xlnet"), ids(7) % 4 == 0
     state, read = None, []

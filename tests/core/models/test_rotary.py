@@ -14,7 +14,7 @@ def ids(seed=0, rows=B, length=T):
     return torch.randint(V, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def test_the_first_base_turns_by_radians_and_a_rotation_keeps_lengths():
+def test_rotary_first_frequency_is_one_and_norms_are_kept():
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(B, 3, T, 8, dtype=torch.float64, generator=draw)
     by = angles(torch.arange(T), 8, 10_000.0, torch.float64)
@@ -28,7 +28,7 @@ def test_the_first_base_turns_by_radians_and_a_rotation_keeps_lengths():
 
 
 @pytest.mark.parametrize("base", [50.0, 10_000.0])
-def test_a_product_of_a_query_and_a_key_depends_on_their_distance_alone(base):
+def test_rotary_products_depend_on_distance_alone(base):
     draw = torch.Generator().manual_seed(1)
     q, k = (torch.randn(1, 1, 1, 8, dtype=torch.float64, generator=draw) for _ in range(2))
 
@@ -52,7 +52,7 @@ def test_distant_positions_are_told_apart_in_float32():
 @pytest.mark.parametrize("paper", ["llama", "modernbert"])
 @pytest.mark.parametrize("kind", ["float32", "bfloat16 autocast", "bfloat16"])
 @torch.no_grad()
-def test_it_computes_in_the_precision_that_it_is_asked_for(make, paper, kind):
+def test_logits_have_the_requested_precision(make, paper, kind):
     model, exact = make(paper, dtype=torch.bfloat16 if kind == "bfloat16" else torch.float32), make(paper)
     with torch.autocast("cpu", torch.bfloat16, enabled="autocast" in kind):
         logits = model.logits(model.encode(ids()))
@@ -68,7 +68,7 @@ def test_it_computes_in_the_precision_that_it_is_asked_for(make, paper, kind):
 SHAPE = {"vocab_size": 99, "context": 17, "layers": 2}
 
 
-def test_the_feed_forward_layer_has_the_weights_of_four_times_the_width():
+def test_gated_feed_forward_has_as_many_weights_as_4x_width():
     """8/3 of the width, as the released models have it, which were rounded to multiples of 256."""
     for width, expected in ((24, 64), (128, 384), (768, 2048), (4096, 10944)):
         config = architectures.LlamaConfig(**SHAPE, heads=4, width=width)

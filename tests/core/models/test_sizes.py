@@ -96,6 +96,6 @@ LEARNED = {"dropout": 0.3, "initializer_range": 0.3, "initial_embeddings": "neig
         ("xlnet", LEARNED | {"context": 16, "memory": 7}, []),
     ],
 )
-def test_what_differs_is_what_changes_the_computation(paper, changes, differ):
+def test_differing_sizes_are_those_that_change_computation(paper, changes, differ):
     sizes = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 24}
     assert differing_sizes(MODELS[paper].config(**sizes | changes), MODELS[paper].config(**sizes)) == differ

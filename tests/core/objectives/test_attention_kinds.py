@@ -49,7 +49,7 @@ class Asked(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_no_paper_gives_a_mask_where_none_is_needed(store, name):
+def test_attention_mask_is_absent_where_not_needed(store, name):
     model, objective = make(name)
     batch = objective.batches(store, model.config, 5).at(3, 1)
     with Asked() as attention:
@@ -57,7 +57,7 @@ def test_no_paper_gives_a_mask_where_none_is_needed(store, name):
     assert attention.kinds == KINDS[name]
 
 
-def test_the_guide_knows_every_kind():
+def test_gpu_guide_lists_every_attention_kind():
     page = Path("docs/how-to/gpus.md").read_text()
     table = page[page.index("## Which attention") :]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set().union(*KINDS.values())

@@ -41,7 +41,7 @@ def test_a_batch_is_a_function_of_seed_and_step(store, name):
 
 
 @EACH
-def test_the_targets_are_what_stands_at_their_places_and_count_says_how_many(store, name):
+def test_targets_are_the_tokens_at_their_positions(store, name):
     model, objective = make(name)
     batch = objective.batches(store, model.config, 5).at(3, 1)
     assert int(batch.num_targets) == int((batch.targets >= 0).sum()) > 0
@@ -82,7 +82,7 @@ def test_the_spans_of_a_row_are_where_its_tokens_come_from(store, name):
 
 @EACH
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6])
-def test_the_rows_of_the_ranks_are_slices_of_one_global_batch(store, name, ranks):
+def test_rank_rows_are_slices_of_one_global_batch(store, name, ranks):
     model, objective = make(name)
     whole = objective.batches(store, model.config, 6).at(3, 7)
     parts = [objective.batches(store, model.config, 6).share(3, 7, rank, ranks) for rank in range(ranks)]
@@ -93,7 +93,7 @@ def test_the_rows_of_the_ranks_are_slices_of_one_global_batch(store, name, ranks
 
 
 @EACH
-def test_the_loss_of_a_model_that_knows_nothing_is_the_logarithm_of_the_vocabulary(store, name):
+def test_loss_of_a_uniform_model_is_log_of_vocab_size(store, name):
     model, objective = make(name)
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
@@ -123,7 +123,7 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_rows(store, name):
 
 @EACH
 @pytest.mark.usefixtures("uncounted")
-def test_one_batch_is_learned_by_heart(store, device, tmp_path, name):
+def test_one_batch_is_overfitted(store, device, tmp_path, name):
     sizes = {"embedding": 48, "generator_heads": 3} if name == "electra" else {}
     model, objective = make(name, dtype=torch.float32, width=48, **sizes)
     batch = objective.batches(store, model.config, 5).at(3, 0)
@@ -146,7 +146,7 @@ def test_one_batch_is_learned_by_heart(store, device, tmp_path, name):
 
 @pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize("name", ["xlnet", "transformer_xl"])
-def test_a_run_with_memory_that_is_interrupted_goes_on_with_the_same_bits(store, device, tmp_path, name):
+def test_resume_with_memory_is_bit_identical(store, device, tmp_path, name):
     config = LoopConfig(
         seed=1, steps=12, batch=4, accumulation=2, optimizer=OptimizerConfig(1e-2, 2), report_every=1, valid_every=3,
         snapshot_every=3,
@@ -178,7 +178,7 @@ def test_a_run_with_memory_that_is_interrupted_goes_on_with_the_same_bits(store,
 
 
 @pytest.mark.parametrize("name", ["xlnet", "transformer_xl"])
-def test_memory_is_used_cut_from_the_gradient_and_forgotten_where_a_row_begins(store, name):
+def test_memory_is_detached_and_reset_at_row_starts(store, name):
     model, objective = make(name)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -229,7 +229,7 @@ def test_an_objective_is_built_from_its_section():
         build_objective({"name": "permutation", "predict": 0}, "x")
 
 
-def test_which_objectives_train_an_architecture():
+def test_objectives_by_architecture():
     """What the sections say is what the models can do; one that was added may leave out models that could."""
     needs = {"causal": ["read"], "masked": ["pool", "logits"], "permutation": ["memory_for"], "replaced": ["detect"]}
     names = [name for name in OBJECTIVES if name in {*needs, "hybrid"}]
@@ -241,7 +241,7 @@ def test_which_objectives_train_an_architecture():
         assert [name for name in entry.objectives if name in names] == [name for name in names if name in able]
 
 
-def test_parameters_that_do_not_fit_the_model_are_refused_with_both_values(store):
+def test_objective_refuses_parameters_unfit_for_the_model(store):
     gpt, xlnet = PAPERS["gpt"][1], PAPERS["xlnet"][1]
     with pytest.raises(ValueError, match=r"objective\.streams: True for a model with memory None"):
         OBJECTIVES["causal"](streams=True).batches(store, gpt, 5)

@@ -19,14 +19,14 @@ VOCABULARY = SIZES["vocab_size"]
 
 
 @given(first=st.integers(0, 10**9), count=st.integers(0, 999), share=st.floats(0.001, 0.999))
-def test_of_consecutive_rows_the_share_is_masked_give_or_take_one(first, count, share):
+def test_hybrid_masks_the_share_of_consecutive_rows(first, count, share):
     masked = spread_evenly(first + np.arange(count), share)
     assert masked.shape == (count,)
     assert abs(masked.sum() - share * count) < 1 + 1e-4
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 8])
-def test_whatever_the_size_of_a_batch_a_training_has_the_share(store, rows):
+def test_hybrid_share_holds_for_any_batch_size(store, rows):
     objective = Hybrid(masked_rows=0.6)
     batches = objective.batches(store, make("gpt_bert")[0].config, rows)
     masked = torch.cat([batches.at(3, step).bidirectional for step in range(40)])
@@ -47,7 +47,7 @@ def sources(store, name, rows=5, seed=3, step=1):
 
 @EACH
 @pytest.mark.parametrize("rows", [1, 5])
-def test_the_target_of_a_position_is_the_token_behind_it(store, name, rows):
+def test_hybrid_target_is_the_next_token(store, name, rows):
     kinds = set()
     for step in range(12):
         batch, plain = sources(store, name, rows, step=step)
@@ -70,7 +70,7 @@ def test_the_target_of_a_position_is_the_token_behind_it(store, name, rows):
     assert kinds == {False, True}
 
 
-def test_what_stands_under_a_mask_changes_its_target_and_nothing_else():
+def test_hybrid_masked_token_changes_its_target_only():
     ids, documents = np.arange(7, 47), np.repeat([0, 1], 20)
     inputs, targets = mask_next(ids, documents, 0.4, VOCABULARY, np.random.default_rng(5))
     hidden = np.flatnonzero(inputs == MASK)
@@ -108,7 +108,7 @@ def nats_by_hand(model, batch, row, monkeypatch):
 @EACH
 @pytest.mark.parametrize("rows", [1, 6])
 @pytest.mark.parametrize("compiling", [False, True])
-def test_the_loss_is_the_mean_over_rows_of_both_losses(store, monkeypatch, name, rows, compiling):
+def test_hybrid_loss_is_the_mean_over_rows(store, monkeypatch, name, rows, compiling):
     model, objective = loud(name)
     # Then all logits are computed.
     pretend(monkeypatch, compiling)
@@ -126,7 +126,7 @@ def test_the_loss_is_the_mean_over_rows_of_both_losses(store, monkeypatch, name,
             torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
 
 
-def test_a_row_in_which_nothing_can_be_predicted_counts_for_nothing(store):
+def test_hybrid_row_without_targets_counts_for_nothing(store):
     model, objective = make("gpt_bert")
     batches = objective.batches(store, model.config, 4)
     plain = batches.view.at(3, 0)
@@ -141,7 +141,7 @@ def test_a_row_in_which_nothing_can_be_predicted_counts_for_nothing(store):
     assert float(objective.loss(model, batch).nll) > 0
 
 
-def test_what_does_not_go_with_masks_is_refused(store):
+def test_hybrid_refuses_incompatible_settings(store):
     config = make("gpt")[0].config
     with pytest.raises(ValueError, match=r"streams: true; expected false"):
         Hybrid(streams=True)
@@ -152,7 +152,7 @@ def test_what_does_not_go_with_masks_is_refused(store):
         Hybrid().batches(store, memory, 5)
 
 
-def test_a_row_says_how_it_is_read(store):
+def test_hybrid_row_states_its_mode(store):
     model, objective = make("gpt_bert")
     batch = objective.batches(store, model.config, 4).at(3, 0)
     assert [objective.facts(batch, row) for row in (0, 1)] == [{"bidirectional": False}, {"bidirectional": True}]

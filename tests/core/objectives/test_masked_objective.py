@@ -22,7 +22,7 @@ SPECIALS = len(PIECES)
     rate=st.floats(0.01, 0.99),
     seed=st.integers(0, 2**63),
 )
-def test_the_share_is_exact_and_no_special_token_is_ever_selected_or_drawn(ids, rate, seed):
+def test_masking_share_is_exact_and_skips_special_tokens(ids, rate, seed):
     ids = np.array(ids)
     masked, positions, targets = mask(ids, rate, 99, draws(seed, 0, 0))
     ordinary = int((ids >= SPECIALS).sum())
@@ -34,7 +34,7 @@ def test_the_share_is_exact_and_no_special_token_is_ever_selected_or_drawn(ids, 
     assert all(token == MASK or token >= SPECIALS for token in masked[positions])
 
 
-def test_an_unknown_word_is_a_word():
+def test_masking_may_select_unknown_words():
     """UNK stands for text, and is selected like any token, as in the released code; no other special token is."""
     ids = np.array([CLS, UNK, SEP, UNK, PAD])
     _, positions, targets = mask(ids, 0.99, 99, draws(3, 0, 0))
@@ -42,7 +42,7 @@ def test_an_unknown_word_is_a_word():
     assert targets.tolist() == [UNK, UNK]
 
 
-def test_of_the_selected_80_percent_become_mask_10_a_stranger_and_10_stay():
+def test_masking_is_80_10_10():
     ids = np.arange(SPECIALS, 9999)
     fates = np.zeros(3)
     strangers = []
@@ -59,7 +59,7 @@ def test_of_the_selected_80_percent_become_mask_10_a_stranger_and_10_stay():
     assert abs(np.mean(strangers) - (SPECIALS + 9998) / 2) < 4 * 9992 / 12**0.5 / len(strangers) ** 0.5
 
 
-def test_every_position_is_selected_equally_often():
+def test_masking_selects_positions_uniformly():
     ids = np.arange(SPECIALS, SPECIALS + 37)
     counts = np.zeros(37)
     for step in range(4000):
@@ -101,7 +101,7 @@ def occurs(stream, text):
     return (np.lib.stride_tricks.sliding_window_view(stream, len(text)) == text).all(axis=1).any()
 
 
-def test_half_of_the_second_segments_follow_the_first(store):
+def test_next_sentence_pairs_follow_half_of_the_time(store):
     model, objective = make("bert")
     batches = objective.batches(store, model.config, 7)
     followed = torch.cat([batches.at(3, step).following for step in range(150)]) == FOLLOWS
@@ -128,7 +128,7 @@ def test_only_masked_positions_reach_the_output_layer_and_a_pair_counts_as_its_m
     assert int(loss.num_targets) == int((batch.targets != IGNORED).sum())
 
 
-def test_masks_are_drawn_anew_each_time_a_row_is_read(store):
+def test_masks_are_dynamic(store):
     model, _ = make("roberta")
     batches = Masked(packing="documents").batches(store, model.config, 7)  # a later epoch of `stream` has other rows
     steps = len(batches.view) * 2 // 7 + 2
@@ -156,7 +156,7 @@ def test_validation_reads_windows_spread_over_the_whole_text(store):
         assert sum(a != b for a, b in zip(row[1:-1], text, strict=True)) <= max_predictions(objective.rate, length)
 
 
-def test_a_context_without_room_for_text_is_refused(store):
+def test_masked_objective_refuses_too_short_context(store):
     model, _ = make("bert", context=4)
     with pytest.raises(ValueError, match=r"model\.context: 4 leaves 1 tokens of text per row"):
         Masked(next_sentence=True).batches(store, model.config, 5)

@@ -51,7 +51,7 @@ def nats_alone(model, batch, row, start, stop):
 
 
 @EACH
-def test_logits_loss_and_gradients_are_those_of_the_documents_one_by_one(short, name):
+def test_packed_documents_match_documents_one_by_one(short, name):
     model, objective = loud(name)
     batches = objective.batches(short, model.config, 4)
     several = 0
@@ -76,7 +76,7 @@ def test_logits_loss_and_gradients_are_those_of_the_documents_one_by_one(short, 
     assert several > 1
 
 
-def test_an_epoch_predicts_every_token_once_and_none_across_a_border(short):
+def test_packed_epoch_predicts_each_token_once(short):
     model, objective = make("gpt_documents")
     batches = objective.batches(short, model.config, 1)
     predicted = []
@@ -110,7 +110,7 @@ def test_a_piece_begins_with_eos_or_with_the_last_token_of_the_piece_before(shor
     assert begun == len(LENGTHS)
 
 
-def test_each_document_is_framed_as_a_text_alone_and_none_has_an_end(short):
+def test_packed_documents_are_framed_as_texts_alone(short):
     model, objective = make("roberta_documents")
     batches = objective.batches(short, model.config, 3)
     texts = []
@@ -132,7 +132,7 @@ def test_each_document_is_framed_as_a_text_alone_and_none_has_an_end(short):
     assert set(texts) <= {min(most, n - 1 - cut) for n in LENGTHS for cut in range(0, n, most)}
 
 
-def test_what_documents_do_not_go_with_is_refused(store):
+def test_packing_refuses_incompatible_settings(store):
     with pytest.raises(ValueError, match=r"packing: documents with next_sentence true; expected stream"):
         Masked(next_sentence=True, packing="documents")
     for memory, message in ((0, r"objective\.packing: documents"), (11, r"objective\.streams: False")):
@@ -141,7 +141,7 @@ def test_what_documents_do_not_go_with_is_refused(store):
             Causal(packing="documents").batches(store, config, 5)
 
 
-def test_the_metrics_say_how_rows_are_used(short):
+def test_packing_metrics_report_row_use(short):
     for name, margin in (("gpt_documents", 0), ("roberta_documents", 1)):
         model, objective = make(name)
         batches = objective.batches(short, model.config, 3)
@@ -154,6 +154,6 @@ def test_the_metrics_say_how_rows_are_used(short):
     assert make("gpt")[1].batches(short, make("gpt")[0].config, 3).metrics() == {}
 
 
-def test_places_begin_anew_in_each_document():
+def test_packed_positions_restart_in_each_document():
     documents = torch.tensor([[0, 0, 0, 1, 2, 2], [3, 3, 3, 3, 3, 3], [0, 1, 2, 3, 4, 9]])
     assert document_positions(documents).tolist() == [[0, 1, 2, 0, 0, 1], [0, 1, 2, 3, 4, 5], [0] * 6]

@@ -24,7 +24,7 @@ from plm_core.text.tokenizers import CLS, EOS, SEP
     seed=st.integers(0, 2**63),
     span=st.integers(1, 7),
 )
-def test_the_last_part_of_the_order_is_predicted_and_the_rest_shares_a_place(predictable, predict, first, seed, span):
+def test_permutation_predicts_the_last_part_of_the_order(predictable, predict, first, seed, span):
     places, predicted = factorisation(np.array(predictable, dtype=bool), predict, first, draws(seed, 0, 0), span)
     assert len(predicted) == len(set(predicted)) == sum(predictable) // predict
     assert all(predictable[position] for position in predicted)
@@ -33,7 +33,7 @@ def test_the_last_part_of_the_order_is_predicted_and_the_rest_shares_a_place(pre
     assert all(places[position] == first for position in given_)
 
 
-def test_spans_are_of_one_to_so_many_neighbours_and_in_a_random_order():
+def test_permutation_spans_are_random_neighbours():
     """Of 600 positions a sixtieth: spans hardly ever touch. Their first tokens are everywhere."""
     lengths, rising, first = Counter(), 0, Counter()
     for step in range(300):
@@ -51,7 +51,7 @@ def test_spans_are_of_one_to_so_many_neighbours_and_in_a_random_order():
 
 
 @pytest.mark.parametrize("predict", [1, 2])
-def test_every_order_is_equally_likely(predict):
+def test_permutation_orders_are_uniform(predict):
     n, draws_made = 4, 24 * 400
     seen = Counter(
         tuple(factorisation(np.ones(n, dtype=bool), predict, 0, draws(5, step, 1))[1]) for step in range(draws_made)
@@ -63,7 +63,7 @@ def test_every_order_is_equally_likely(predict):
 
 
 @pytest.mark.parametrize(("reuse", "pair"), [(17, 12), (29, 0), (None, 15)])
-def test_a_row_is_stream_and_pair_each_with_an_order_of_its_own(store, reuse, pair):
+def test_permutation_row_is_stream_and_pair_with_own_orders(store, reuse, pair):
     model, _ = make("xlnet")
     batches = Permutation(predict=3, reuse=reuse).batches(store, model.config, 7)
     R = 29 - pair
@@ -85,7 +85,7 @@ def test_a_row_is_stream_and_pair_each_with_an_order_of_its_own(store, reuse, pa
         before = rest
 
 
-def test_the_memory_is_that_of_the_streams_last_positions_and_knows_nothing_of_the_pair(store):
+def test_permutation_memory_is_of_the_stream_only(store):
     model, objective = make("xlnet")
     batches = objective.batches(store, model.config, 7)
     R, M = objective.reuse, model.config.memory

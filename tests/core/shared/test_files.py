@@ -39,7 +39,7 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
-def test_an_atomic_folder_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path):
+def test_atomic_folder_replaces_the_old_one(tmp_path):
     for content in ("old", "new"):
         with atomic_folder(tmp_path / "x") as folder:
             fill(folder, content)
@@ -49,7 +49,7 @@ def test_an_atomic_folder_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_crash_inside_the_block_leaves_the_old_folder_whole(tmp_path, error):
+def test_atomic_folder_keeps_the_old_one_on_a_crash(tmp_path, error):
     with atomic_folder(tmp_path / "x") as folder:
         fill(folder, "old")
     before = contents(tmp_path / "x")
@@ -65,7 +65,7 @@ def test_a_crash_inside_the_block_leaves_the_old_folder_whole(tmp_path, error):
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
 
 
-def test_all_that_was_written_is_on_the_disk_before_it_has_its_name_and_then_the_name_is(tmp_path, monkeypatch):
+def test_atomic_folder_syncs_contents_before_the_rename(tmp_path, monkeypatch):
     flushed = []
 
     def fsync(descriptor, really=os.fsync):
@@ -98,7 +98,7 @@ while True:
 """
 
 
-def test_after_sigkill_at_any_moment_the_folder_is_whole_or_absent_and_the_next_writer_succeeds(tmp_path):
+def test_atomic_folder_survives_sigkill_at_any_moment(tmp_path):
     draw = random.Random(13)
     target = tmp_path / "x"
     for _ in range(13):
@@ -114,7 +114,7 @@ def test_after_sigkill_at_any_moment_the_folder_is_whole_or_absent_and_the_next_
     verify_checksums(target)
 
 
-def test_leftovers_of_killed_processes_stop_nobody_and_go(tmp_path):
+def test_atomic_folder_clears_leftovers_of_kills(tmp_path):
     """In a container every process may have the same pid; a kill can leave each of the two helper folders."""
     with atomic_folder(tmp_path / "x") as folder:
         fill(folder, "old")
@@ -142,13 +142,13 @@ def test_an_atomic_text_is_the_old_or_the_new_one(tmp_path):
     assert path.read_text() == "new"
 
 
-def test_the_checksum_list_is_what_sha256sum_reads(tmp_path):
+def test_checksum_list_is_readable_by_sha256sum(tmp_path):
     fill(tmp_path, "text")
     write_checksums(tmp_path)
     subprocess.run(["sha256sum", "--check", "--strict", CHECKSUMS], cwd=tmp_path, check=True, capture_output=True)
 
 
-def test_a_missing_file_and_a_missing_list_are_named(tmp_path):
+def test_checksums_name_a_missing_file_or_list(tmp_path):
     with atomic_folder(tmp_path / "x") as folder:
         fill(folder, "text")
     (tmp_path / "x/sub/b.bin").unlink()
@@ -159,7 +159,7 @@ def test_a_missing_file_and_a_missing_list_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 1, 70, -1])
-def test_a_truncated_list_is_damage_and_never_an_intact_folder_with_fewer_files(tmp_path, keep):
+def test_checksum_list_that_is_truncated_is_damage(tmp_path, keep):
     with atomic_folder(tmp_path / "x") as folder:
         fill(folder, "text")
     listing = tmp_path / "x" / CHECKSUMS
@@ -170,7 +170,7 @@ def test_a_truncated_list_is_damage_and_never_an_intact_folder_with_fewer_files(
         verify_checksums(tmp_path / "x")
 
 
-def test_the_digest_of_a_path_sees_names_and_bytes_but_no_cached_bytecode(tmp_path):
+def test_digest_covers_names_and_bytes_but_not_bytecode(tmp_path):
     fill(tmp_path, "text")
     before = sha256_path(tmp_path)
     (tmp_path / "__pycache__").mkdir()
@@ -184,7 +184,7 @@ def test_the_digest_of_a_path_sees_names_and_bytes_but_no_cached_bytecode(tmp_pa
     assert sha256_path(tmp_path / "c.txt") != sha256_path(tmp_path / "sub/b.bin")
 
 
-def test_a_file_is_read_once_but_again_after_every_change(tmp_path, monkeypatch):
+def test_cached_read_notices_every_change(tmp_path, monkeypatch):
     """Two changes within a tick of the clock look alike, so that nothing of a file that was just written is kept."""
     file, read = tmp_path / "a", []
     monkeypatch.setattr(files, "sha256", lambda path: read.append(path.read_bytes()) or len(read))

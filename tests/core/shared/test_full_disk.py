@@ -66,7 +66,7 @@ def evidence(path, tokenizer, documents):
 
 
 @pytest.mark.parametrize("write", [saved, tokens, table, quarantine, vocabulary, metrics, evidence])
-def test_a_full_disk_is_one_line_that_names_what_could_not_be_written(tmp_path, tokenizer, documents, write):
+def test_full_disk_is_one_line_that_names_the_file(tmp_path, tokenizer, documents, write):
     path = tmp_path / "sub/x"
     write(path, tokenizer, documents)
     before = contents(tmp_path)
@@ -76,7 +76,7 @@ def test_a_full_disk_is_one_line_that_names_what_could_not_be_written(tmp_path, 
     assert contents(tmp_path) == before
 
 
-def test_a_snapshot_that_finds_no_room_names_its_folder_and_the_last_good_one(tmp_path):
+def test_full_disk_during_snapshot_names_the_last_good_one(tmp_path):
     snapshots = Snapshots(tmp_path / "x")
     snapshots.save({"weight": torch.ones(37, 37)}, {}, {"step": 1, "rollbacks": []}, 1)
     snapshots.wait()
@@ -87,7 +87,7 @@ def test_a_snapshot_that_finds_no_room_names_its_folder_and_the_last_good_one(tm
     assert [path.name for path in sorted((tmp_path / "x").iterdir())] == ["step-00000001"]
 
 
-def test_what_is_no_error_of_the_disk_keeps_its_words(tmp_path):
+def test_errors_other_than_full_disk_are_unchanged(tmp_path):
     for error in (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ValueError("errno of nothing")):
         with pytest.raises(type(error)) as raised, atomic_folder(tmp_path / "x"):
             raise error

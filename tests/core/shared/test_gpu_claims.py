@@ -57,7 +57,7 @@ def end(process):
     return process.communicate("\n")
 
 
-def test_one_process_has_a_gpu_whatever_folder_for_temporary_files_it_has(gpu, tmp_path):
+def test_gpu_claim_is_exclusive_whatever_tmpdir(gpu, tmp_path):
     (tmp_path / "other").mkdir()
     holder = start(HOLDER, gpu, TMPDIR=str(tmp_path))
     assert holder.stdout.readline() == "True\n"
@@ -71,7 +71,7 @@ def test_one_process_has_a_gpu_whatever_folder_for_temporary_files_it_has(gpu, t
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
-def test_another_user_waits_and_comes_after(gpu):
+def test_gpu_claim_of_another_user_is_waited_for(gpu):
     holder = start(HOLDER, gpu)
     assert holder.stdout.readline() == "True\n"
     first = start(HOLDER, gpu, "65534")
@@ -86,7 +86,7 @@ def test_another_user_waits_and_comes_after(gpu):
     end(second)
 
 
-def test_a_task_that_is_started_by_hand_claims_a_gpu_and_waits_for_one_with_a_line_that_says_who_has_it(gpu):
+def test_gpu_claim_by_hand_waits_and_names_the_holder(gpu):
     other = f"{gpu}-2"
     with Claim([gpu], 1) as claim:
         assert claim.take()
@@ -100,14 +100,14 @@ def test_a_task_that_is_started_by_hand_claims_a_gpu_and_waits_for_one_with_a_li
     assert end(first) == end(second) == ("", "")
 
 
-def test_a_task_whose_gpus_the_flow_has_claimed_takes_none(gpu):
+def test_gpu_claim_is_skipped_when_the_flow_has_claimed(gpu):
     with Claim([gpu], 1) as claim:
         assert claim.take()
         task = start(TASK, gpu, CUDA_VISIBLE_DEVICES=gpu, **{CLAIMED: "1"})
         assert end(task) == (f"{gpu}\n", "")
 
 
-def test_a_claim_lasts_for_the_block_and_all_there_are_is_enough(gpu, monkeypatch):
+def test_gpu_claim_lasts_for_the_block(gpu, monkeypatch):
     monkeypatch.setattr(gpu_claims, "_nvml_uuids", lambda: (gpu, f"{gpu}-2"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with claimed(64, print), Claim([gpu], 1) as claim:
@@ -142,7 +142,7 @@ def choose(monkeypatch, chosen):
         ("7", ()),
     ],
 )
-def test_visible_gpus_are_named_by_their_whole_uuid(monkeypatch, chosen, seen):
+def test_visible_gpus_are_named_by_full_uuid(monkeypatch, chosen, seen):
     monkeypatch.setattr(gpu_claims, "_nvml_uuids", lambda: ("GPU-a1", "GPU-b2", "GPU-b3"))
     choose(monkeypatch, chosen)
     assert gpu_claims.visible_gpus() == seen
@@ -170,7 +170,7 @@ def listed(monkeypatch):
 
 
 @pytest.mark.parametrize(("chosen", "seen"), [(None, ("GPU-1", "GPU-2")), ("0,1", ("GPU-1",)), ("0", ())])
-def test_a_gpu_that_does_not_respond_is_left_out_with_a_line_and_keeps_its_number(listed, monkeypatch, chosen, seen):
+def test_unresponsive_gpu_is_left_out_and_keeps_its_number(listed, monkeypatch, chosen, seen):
     choose(monkeypatch, chosen)
     listed.append(pynvml.NVML_ERROR_GPU_IS_LOST)
     with pytest.warns(UserWarning, match="^GPU 0 is left out: GPU is lost"):
@@ -178,7 +178,7 @@ def test_a_gpu_that_does_not_respond_is_left_out_with_a_line_and_keeps_its_numbe
 
 
 @pytest.mark.parametrize(("chosen", "seen"), [(None, ("GPU-1", "GPU-2")), ("0", ("GPU-1",))])
-def test_a_gpu_that_a_control_group_withholds_is_not_counted(listed, monkeypatch, chosen, seen):
+def test_gpu_withheld_by_cgroup_is_not_counted(listed, monkeypatch, chosen, seen):
     choose(monkeypatch, chosen)
     listed.append(pynvml.NVML_ERROR_NO_PERMISSION)
     assert gpu_claims.visible_gpus() == seen

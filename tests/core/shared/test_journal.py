@@ -29,7 +29,7 @@ def read(journal):
 
 
 @pytest.mark.parametrize("cut", [1, 7])
-def test_an_unfinished_last_line_is_left_out_and_harms_no_other(made, cut):
+def test_journal_skips_an_unfinished_last_line(made, cut):
     made.append(points(1))
     _, after = next(messages(made.path))
     made.append(points(2))
@@ -42,7 +42,7 @@ def test_an_unfinished_last_line_is_left_out_and_harms_no_other(made, cut):
     assert read(again) == [points(1), points(3)]
 
 
-def test_a_full_disk_refuses_a_line_and_harms_no_other(made):
+def test_journal_survives_a_full_disk(made):
     made.append(points(1))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (made.path.stat().st_size + 9, before[1]))
@@ -57,11 +57,11 @@ def test_a_full_disk_refuses_a_line_and_harms_no_other(made):
 
 
 @pytest.mark.parametrize("line", ["", "{", "[" * 100_000, "7", "{}", '{"kind": []}', "\udcff"])
-def test_a_line_that_cannot_be_read_is_damaged(made, line):
+def test_journal_with_unreadable_line_is_damaged(made, line):
     assert parse_message(line) == {"kind": "damaged"}
 
 
-def test_the_end_that_counts_is_the_last_one(made):
+def test_journal_takes_its_last_end(made):
     made.append({"kind": "open"})
     made.append({"kind": "end", "status": "KILLED", "time": 7})
     made.append({"kind": "published"})
@@ -83,7 +83,7 @@ sys.stdin.read()
 """
 
 
-def test_a_journal_is_written_as_long_as_its_process_lives_whatever_it_has_forked(made):
+def test_journal_is_open_while_its_process_lives_despite_forks(made):
     assert is_locked(made.path)
     made.close()
     command = [sys.executable, "-c", HOLD, str(made.path)]
@@ -109,7 +109,7 @@ while True:
 """
 
 
-def test_who_looks_for_journals_takes_none_from_its_writer(tmp_path):
+def test_listing_journals_leaves_those_being_written(tmp_path):
     command = [sys.executable, "-c", LOOK, str(tmp_path)]
     looking = [subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT, text=True) for _ in range(2)]
     try:

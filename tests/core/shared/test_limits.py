@@ -17,7 +17,7 @@ from plm_core.shared import environment
         (None, None, 7),
     ],
 )
-def test_cores_are_those_of_the_machine_or_what_its_control_groups_allow(tmp_path, monkeypatch, own, above, expected):
+def test_cores_are_limited_by_cgroups(tmp_path, monkeypatch, own, above, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(7))
     groups = [tmp_path / "a" / "b", tmp_path / "a"]
     monkeypatch.setattr(environment, "groups", lambda: iter(groups))

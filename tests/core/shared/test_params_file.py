@@ -7,14 +7,14 @@ from plm_core.shared.params_file import PARAMS, read
 
 
 @pytest.mark.parametrize("text", ["2026-01-02", "2026-01-02 03:04:05"])
-def test_what_looks_like_a_date_is_text(text, tmp_path, monkeypatch):
+def test_yaml_dates_are_read_as_text(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     PARAMS.write_text(f"sources:\n  {text}: {text}\n")
     assert read("sources") == {text: text}
 
 
 @pytest.mark.parametrize("name", ["yes", "no", "on", "True"])
-def test_a_name_that_is_a_truth_value_in_yaml_is_refused_and_in_quotes_it_is_text(name, tmp_path, monkeypatch):
+def test_yaml_boolean_as_a_name_is_refused_unless_quoted(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     PARAMS.write_text(f"options:\n  other: 'x'\n  {name}: 'right'\n")
     with pytest.raises(

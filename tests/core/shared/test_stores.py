@@ -76,7 +76,7 @@ def test_a_store_in_another_place_has_its_files_there(filled, tmp_path, client_o
             hidden.rename(folder)
 
 
-def test_every_place_in_mlflow_s_tables_is_known(filled):
+def test_relocation_knows_every_path_column_of_mlflow(filled):
     """Another version of MLflow may keep places elsewhere, too."""
     folder, *_ = filled
     places = set()
@@ -90,7 +90,7 @@ def test_every_place_in_mlflow_s_tables_is_known(filled):
     assert places == set(mlflow_stores.PLACES)
 
 
-def test_a_store_has_its_name_once_it_is_whole(tmp_path):
+def test_store_gets_its_name_once_complete(tmp_path):
     def half(uri, _):
         for ending in ("", "-journal"):
             Path(uri.removeprefix(mlflow_stores.SQLITE) + ending).write_text("half")
@@ -112,7 +112,7 @@ def test_a_store_has_its_name_once_it_is_whole(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
 
 
-def test_a_server_and_a_store_that_does_not_exist_yet_are_left_alone(tmp_path):
+def test_relocation_ignores_servers_and_missing_stores(tmp_path):
     mlflow_stores.follow("http://127.0.0.1:9")
     mlflow_stores.follow(f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
@@ -133,5 +133,5 @@ SERVER = "https://bot:s3cr%40t@example.org:5000/mlflow"
         ("mail to bot@example.org", "mail to bot@example.org"),
     ],
 )
-def test_users_and_passwords_are_not_shown(text, expected):
+def test_store_address_hides_user_and_password(text, expected):
     assert mlflow_stores.without_credentials(text) == expected.format("https://example.org:5000/mlflow")

@@ -34,7 +34,7 @@ def text(length, low=9, high=V - 5, seed=2):
     return (low + np.random.default_rng(seed).geometric(0.15, length) % (high - low)).tolist()
 
 
-def test_the_products_of_embeddings_are_those_of_information_counted_by_hand(store):
+def test_embedding_products_match_mutual_information(store):
     """At full size nothing is lost but the turn; the root of the singular values gives (M Mᵀ)^½."""
     tokens = store(text(700))
     stream = tokens.tokens(0, len(tokens)).tolist()
@@ -57,7 +57,7 @@ def test_the_products_of_embeddings_are_those_of_information_counted_by_hand(sto
     assert products / products.trace() == pytest.approx(expected / expected.trace(), abs=1e-4)
 
 
-def test_only_tokens_of_the_text_change_and_to_the_deviation_of_trained_ones(store):
+def test_initial_embeddings_change_tokens_of_the_text_only(store):
     embedding, other, before = drawn(16), drawn(16), drawn(16)
     tokens = store(text(700))
     torch.manual_seed(5)
@@ -74,7 +74,7 @@ def test_only_tokens_of_the_text_change_and_to_the_deviation_of_trained_ones(sto
     assert embedding[seen].std(dim=0).max() < 3 * embedding[seen].std(dim=0).min()
 
 
-def test_of_a_long_text_parts_are_counted_that_are_spread_over_it(store, monkeypatch):
+def test_cooccurrence_of_long_text_is_sampled_evenly(store, monkeypatch):
     """The first and the last documents have tokens of their own."""
     tokens = store(text(300, 9, 15), text(5000, 16, 25), text(300, 26, 32))
     monkeypatch.setattr(cooccurrence, "PART", 50)
@@ -99,7 +99,7 @@ def test_a_text_without_neighbours_changes_nothing_or_little(store, documents):
 
 
 @pytest.mark.parametrize("paper", MODELS)
-def test_every_paper_can_begin_so(store, paper):
+def test_initial_embeddings_fit_every_architecture(store, paper):
     """Also where there are fewer tokens than dimensions."""
     entry = MODELS[paper]
     sizes = {"vocab_size": V, "context": 13, "layers": 1, "heads": 2, "width": 64, "initial_embeddings": "neighbours"}
@@ -113,7 +113,7 @@ def test_every_paper_can_begin_so(store, paper):
     assert model.tokens.weight.isfinite().all()
 
 
-def test_a_bias_predicts_each_token_as_often_as_it_occurs(store, monkeypatch):
+def test_initial_bias_predicts_token_frequencies(store, monkeypatch):
     monkeypatch.setattr(cooccurrence, "PART", 100)
     tokens = store(text(700))
     counts = np.bincount(tokens.tokens(0, len(tokens)), minlength=V) + 1

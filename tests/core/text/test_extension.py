@@ -35,7 +35,7 @@ def larger(base, count=COUNT):
     return read_tokenizer(base.path, extend_tokenizer(base, CORPUS, count))
 
 
-def test_what_has_no_new_piece_is_spelled_as_before_and_all_is_decoded_alike(start):
+def test_extended_tokenizer_encodes_old_text_as_before(start):
     old = start.tokenizer
     new = larger(old)
     assert new.vocab_size == old.vocab_size + COUNT
@@ -57,7 +57,7 @@ def test_what_has_no_new_piece_is_spelled_as_before_and_all_is_decoded_alike(sta
     assert extend_tokenizer(old, CORPUS, COUNT) == new.data
 
 
-def test_a_new_row_is_the_mean_of_the_rows_of_its_parts_and_old_ones_stay(start):
+def test_extended_embeddings_are_means_of_their_parts(start):
     old = start.tokenizer
     new = larger(larger(old, 5), 7)
     assert new.starts[0] == old.sha256
@@ -75,12 +75,12 @@ def test_a_new_row_is_the_mean_of_the_rows_of_its_parts_and_old_ones_stay(start)
             torch.testing.assert_close(longer[name][token], longer[name][parts].mean(0), rtol=0, atol=0)
 
 
-def test_a_lossy_tokenizer_that_extends_another_is_named_by_that(start):
+def test_lossy_extended_tokenizer_is_named_by_its_base(start):
     new = larger(start.tokenizer)
     assert in_evidence("bits_per_byte", new) == in_evidence("bits_per_byte", start.tokenizer)
 
 
-def test_a_model_with_new_pieces_is_written_for_transformers(start, tmp_path):
+def test_extended_tokenizer_is_exported_to_transformers(start, tmp_path):
     import transformers
 
     new = larger(start.tokenizer)
@@ -99,8 +99,8 @@ def test_a_model_with_new_pieces_is_written_for_transformers(start, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "bytelevel", "wordpiece"])
-def test_a_tokenizer_that_is_not_published_is_refused(tokenizers, kind):
-    with pytest.raises(ValueError, match=r"extend: .* is no published WordPiece or byte-level BPE; expected extend: 0"):
+def test_extension_refuses_unpublished_tokenizers(tokenizers, kind):
+    with pytest.raises(ValueError, match=r"extend: .* is not a published WordPiece or byte-level BPE; expected extend"):
         extend_tokenizer(tokenizers[kind], CORPUS, 3)
 
 

@@ -33,7 +33,7 @@ def berts(request, documents, tmp_path_factory):
     return ours, theirs, lowercase
 
 
-def test_bert_gives_the_same_ids_from_our_vocabulary(berts, documents):
+def test_hf_bert_tokenizer_gives_the_same_ids(berts, documents):
     ours, theirs, _ = berts
 
     @given(text=TEXTS)
@@ -65,7 +65,7 @@ def test_decode_gives_the_words_of_the_released_code_with_one_space_between(bert
     check()
 
 
-def test_every_character_begins_a_word_and_goes_on_with_one_unless_it_always_stands_alone(berts):
+def test_wordpiece_alphabet_has_both_forms_of_characters(berts):
     pieces = set(berts[0].tokens)
     assert {"a", "##a", "-", "漢", "7", "##7"} <= pieces
     assert not {"##-", "##漢", "##<", " ", "\u200d"} & pieces
@@ -97,7 +97,7 @@ def gpts(tokenizers):
     return ours, GPT2TokenizerFast(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
 
 
-def test_the_bytes_have_the_letters_of_the_library_and_the_rest_are_merges(gpts):
+def test_byte_level_alphabet_matches_the_library(gpts):
     assert set(LETTERS) == set(Library.alphabet())
     ((letters, _),) = Library(add_prefix_space=False, use_regex=False).pre_tokenize_str("".join(map(chr, range(256))))
     assert letters == "".join(LETTERS[byte] for byte in "".join(map(chr, range(256))).encode())
@@ -106,7 +106,7 @@ def test_the_bytes_have_the_letters_of_the_library_and_the_rest_are_merges(gpts)
     assert ["".join(pair) for pair in merges] == gpts[0].tokens[263:]
 
 
-def test_gpt2_gives_the_same_ids_from_our_merges_and_reads_them_back(gpts, documents):
+def test_hf_gpt2_tokenizer_gives_the_same_ids_and_decodes(gpts, documents):
     ours, theirs = gpts
 
     @given(text=st.text() | st.text("ab .,'stlveRM 17\n\t漢é🚀"))

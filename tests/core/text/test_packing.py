@@ -35,7 +35,7 @@ def textbook(sizes, capacity):
 
 
 @given(pieces_and_capacity())
-def test_rows_are_filled_as_the_textbook_fills_them(given_):
+def test_packing_matches_textbook_best_fit(given_):
     sizes, capacity = given_
     rows = best_fit(sizes, capacity)
     filled = np.bincount(rows, weights=sizes).astype(int) if len(sizes) else np.empty(0, int)
@@ -49,7 +49,7 @@ def test_rows_are_filled_as_the_textbook_fills_them(given_):
 
 
 @pytest.mark.parametrize("sizes", [[3, 0], [3, 8]])
-def test_a_piece_that_is_nothing_or_too_large_is_refused(sizes):
+def test_packing_refuses_empty_or_too_large_pieces(sizes):
     with pytest.raises(ValueError, match=r"expected from 1 to the capacity 7"):
         best_fit(np.asarray(sizes), 7)
 
@@ -68,7 +68,7 @@ def made(folder, lengths, shard_tokens=23):
     length=st.integers(3, 37),
     margin=st.integers(0, 1),
 )
-def test_every_token_of_every_document_is_in_exactly_one_row(lengths, length, margin):
+def test_packing_puts_every_token_in_one_row(lengths, length, margin):
     if margin and max(lengths) == 1:
         lengths = [*lengths, 2]
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +102,7 @@ def test_every_token_of_every_document_is_in_exactly_one_row(lengths, length, ma
     assert packed.utilisation == pytest.approx(1 - padding.mean())
 
 
-def test_a_store_without_a_token_is_refused(tmp_path):
+def test_packing_refuses_an_empty_store(tmp_path):
     with pytest.raises(UserError, match=r"none: holds no document with a token"):
         Packed(made(tmp_path / "none", []), 7)
     with pytest.raises(UserError, match=r"empty: holds no document with a token"):

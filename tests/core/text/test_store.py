@@ -33,7 +33,7 @@ def stream(documents, tokenizer):
     return np.concatenate([[*tokenizer.encode(d.text), EOS] for d in documents])
 
 
-def test_the_stream_is_every_documents_tokens_and_eos(store, stream, documents, tokenizer):
+def test_token_stream_is_every_document_and_eos(store, stream, documents, tokenizer):
     assert len(store.index.shards) > 5
     assert len(store) == len(stream) == sum(store.index.shards) == store.index.tokens
     assert np.array_equal(store.tokens(0, len(store)), stream)
@@ -66,7 +66,7 @@ def test_any_slice_across_shards_equals_the_whole(store, stream, data):
 
 
 @given(st.data())
-def test_any_spans_are_those_slices_one_behind_the_other(store, stream, data):
+def test_spans_are_their_slices_in_order(store, stream, data):
     spans = data.draw(st.lists(st.tuples(st.integers(0, len(stream)), st.integers(0, 99)), max_size=7))
     starts = np.array([start for start, _ in spans], dtype=np.int64)
     lengths = np.minimum([length for _, length in spans], len(stream) - starts).astype(np.int64)
@@ -91,13 +91,13 @@ def test_shards_and_repetition_change_no_token(tmp_path, store, documents, token
     assert TokenStore(tmp_path / "again").digest == store.digest
 
 
-def test_a_small_vocabulary_takes_two_bytes_a_token_little_endian(store, stream):
+def test_small_vocabulary_is_stored_as_little_endian_uint16(store, stream):
     assert store.index.dtype == "uint16"
     raw = b"".join(path.read_bytes() for path in sorted(store.folder.glob("*.bin")))
     assert raw == stream.astype("<u2").tobytes()
 
 
-def test_a_vocabulary_beyond_65536_takes_four_bytes_a_token(tmp_path, tokenizer):
+def test_vocabulary_beyond_65536_is_stored_as_uint32(tmp_path, tokenizer):
     """A trained model with single characters appended until the ids need more than 16 bits."""
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.path.read_bytes())
     lowest = min(piece.score for piece in model.pieces)
@@ -118,7 +118,7 @@ def test_a_vocabulary_beyond_65536_takes_four_bytes_a_token(tmp_path, tokenizer)
     assert large.decode(store.tokens(0, len(store))) == text
 
 
-def test_a_store_of_no_document_and_of_an_empty_document(tmp_path, tokenizer):
+def test_token_store_without_tokens(tmp_path, tokenizer):
     write_store(tmp_path / "none", [], tokenizer)
     assert len(TokenStore(tmp_path / "none")) == 0
     assert list(TokenStore(tmp_path / "none").documents()) == []
@@ -152,7 +152,7 @@ print(kilobytes("RssAnon") - before[0], kilobytes("RssFile") - before[1], total)
 """
 
 
-def test_reading_a_whole_store_copies_none_of_it(tmp_path):
+def test_token_store_reading_makes_no_copies(tmp_path):
     """By the kernel's own account."""
     draw = np.random.Generator(np.random.PCG64(7))
     documents = ((f"d{i}", 1, draw.integers(7, 4096, TOKENS // 100 - 1)) for i in range(100))

@@ -67,14 +67,14 @@ def test_decode_of_encode_is_the_normal_form(tokenizers, kind, text):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text() | AWKWARD)
-def test_no_text_spells_a_special_token(tokenizers, kind, text):
+def test_text_never_encodes_to_a_special_token(tokenizers, kind, text):
     """But for UNK, which says that a lossy tokenizer has no piece for a word."""
     special = set(tokenizers[kind].encode(text)) & set(range(len(PIECES)))
     assert special <= (set() if tokenizers[kind].lossless else {UNK})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_name_of_a_special_token_is_ordinary_text_even_where_the_corpus_is_full_of_it(kind, tmp_path):
+def test_special_token_name_in_the_corpus_is_ordinary_text(kind, tmp_path):
     texts = [f"{piece} ba{piece}ba [MASK] {i}" for i in range(99) for piece in PIECES]
     size = NOT_LEARNED[kind] + (20 if kind == "unigram" else 80)
     (tmp_path / "tokenizer").write_bytes(train_tokenizer(texts, TokenizerConfig(kind, size, 1.0)))
@@ -89,7 +89,7 @@ def test_the_name_of_a_special_token_is_ordinary_text_even_where_the_corpus_is_f
 @given(text=st.text() | AWKWARD)
 @example(text="a \u0301b")
 @example(text="漢\u0301字 \u0958 İ")
-def test_what_the_tokens_stand_for_adds_up_to_the_text(tokenizers, kind, text):
+def test_token_byte_sizes_add_up_to_the_text(tokenizers, kind, text):
     spelled = tokenizers[kind].spell(text)
     assert spelled.ids == tokenizers[kind].encode(text)
     # Many at once are encoded as one by one.
@@ -103,7 +103,7 @@ def test_what_the_tokens_stand_for_adds_up_to_the_text(tokenizers, kind, text):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(first=st.lists(st.integers(0, 306), max_size=20), second=st.lists(st.integers(0, 306), max_size=20))
-def test_a_text_that_goes_on_begins_as_it_did(tokenizers, kind, first, second):
+def test_decode_of_more_tokens_extends_the_text(tokenizers, kind, first, second):
     begun = tokenizers[kind].decode(first).rstrip("\ufffd")
     whole = tokenizers[kind].decode([*first, *second])
     assert whole.startswith(begun)
@@ -136,7 +136,7 @@ for kind in sys.argv[2:]:
 """
 
 
-def test_neither_the_process_nor_its_threads_change_a_byte(documents, tmp_path):
+def test_tokenizer_training_is_deterministic(documents, tmp_path):
     """The hash tables of Python and of the library are ordered anew in each process."""
     texts = "\f".join(d.text.replace("ba", "bé").replace("ko", "ﬂ漢") for d in documents)
     (tmp_path / "texts").write_text(texts)
@@ -155,7 +155,7 @@ def test_neither_the_process_nor_its_threads_change_a_byte(documents, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_vocabulary_that_is_too_large_is_refused_with_the_largest_that_works(documents, kind):
+def test_too_large_vocabulary_is_refused_with_the_largest(documents, kind):
     texts = [d.text for d in documents[:5]]
     with pytest.raises(ValueError, match=r"^vocab_size: 50000 is more than .* expected at most (\d+)") as caught:
         train_tokenizer(texts, TokenizerConfig(kind, 50_000))
@@ -166,13 +166,13 @@ def test_a_vocabulary_that_is_too_large_is_refused_with_the_largest_that_works(d
 
 
 @pytest.mark.parametrize(("kind", "size", "least"), [("bpe", -1, 264), *((k, n, n) for k, n in NOT_LEARNED.items())])
-def test_a_vocabulary_with_nothing_to_learn_is_refused_by_name(kind, size, least):
+def test_too_small_vocabulary_is_refused_by_name(kind, size, least):
     with pytest.raises(UserError, match=rf"^tokenizer\.vocab_size: {size} is too small; expected more than {least}$"):
         from_dict(TokenizerConfig, {"kind": kind, "vocab_size": size}, "tokenizer")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
-def test_a_vocabulary_below_the_alphabet_is_refused_with_the_smallest_that_works(kind):
+def test_vocabulary_below_the_alphabet_is_refused(kind):
     texts = ["".join(chr(0xA000 + i) for i in range(199)) * 3]  # Yi syllables: letters, unlike ideographs
     with pytest.raises(ValueError, match=r"^vocab_size: 270 is too small; expected at least \d+") as caught:
         train_tokenizer(texts, TokenizerConfig(kind, 270, character_coverage=1.0))
@@ -188,7 +188,7 @@ def test_an_empty_corpus_is_refused(kind, texts):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_with_few_spaces_or_none_gets_a_tokenizer_that_keeps_it(kind):
+def test_tokenizer_of_text_without_spaces_is_lossless(kind):
     characters = "".join(map(chr, range(0xA000, 0xA064)))
     texts = [characters[i:] + characters[:i] + "\n" for i in range(100)] * 3
     for some in (texts, [*texts, "a b"]):
@@ -198,7 +198,7 @@ def test_text_with_few_spaces_or_none_gets_a_tokenizer_that_keeps_it(kind):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_the_character_of_sentencepiece_for_unknown_ones_costs_no_line(kind):
+def test_sentencepiece_unknown_character_keeps_its_line(kind):
     with_it = [f"\u2585 {'baso' * (i % 7)} tumi{'ko' * i}" for i in range(40)]
     without = [text.removeprefix("\u2585") for text in with_it]
     config = TokenizerConfig(kind, 275)
@@ -206,7 +206,7 @@ def test_the_character_of_sentencepiece_for_unknown_ones_costs_no_line(kind):
 
 
 @pytest.mark.parametrize(("kind", "size"), [("bytelevel", 266), ("wordpiece", 16)])
-def test_a_long_word_is_learned_from_in_parts(kind, size, monkeypatch):
+def test_tokenizer_learns_from_parts_of_a_long_word(kind, size, monkeypatch):
     config = TokenizerConfig(kind, size)
     texts = ["so" * (1 + i % 4) for i in range(99)]  # of eight letters at most
     expected = train_tokenizer(texts, config)
@@ -216,7 +216,7 @@ def test_a_long_word_is_learned_from_in_parts(kind, size, monkeypatch):
         train_tokenizer(["so" * 500], TokenizerConfig(kind, size + 1))
 
 
-def test_a_file_that_is_no_tokenizer_of_the_project_is_named(tmp_path, tokenizer):
+def test_foreign_tokenizer_file_is_named(tmp_path, tokenizer):
     path = tmp_path / MODEL_FILE
     with pytest.raises(UserError, match=r"tokenizer\.model: missing"):
         open_tokenizer(path)
@@ -240,7 +240,7 @@ def changed(content, *keys, value):
 
 
 @pytest.mark.parametrize("kind", ["bytelevel", "wordpiece"])
-def test_a_file_of_the_library_is_ours_in_all_but_the_vocabulary_or_is_refused(kind, tokenizers, tmp_path):
+def test_tokenizer_json_with_other_settings_is_refused(kind, tokenizers, tmp_path):
     path, data = tmp_path / JSON_FILE, tokenizers[kind].data
     content = json.loads(data)
     vocab = content["model"]["vocab"]
@@ -267,7 +267,7 @@ def test_a_file_of_the_library_is_ours_in_all_but_the_vocabulary_or_is_refused(k
     assert open_tokenizer(tmp_path).encode("bala ba") == tokenizers[kind].encode("bala ba")
 
 
-def test_merges_that_do_not_make_the_vocabulary_are_refused(tokenizers, tmp_path):
+def test_bpe_merges_that_do_not_fit_vocabulary_are_refused(tokenizers, tmp_path):
     path, content = tmp_path / JSON_FILE, json.loads(tokenizers["bytelevel"].data)
     merges = content["model"]["merges"]
     for wrong in (merges[:-1], [*merges, ["<", "mask>"]], [*merges, ["a"]], [*merges, 7], [*merges, ["a", "Ķ"]], "a b"):
@@ -277,7 +277,7 @@ def test_merges_that_do_not_make_the_vocabulary_are_refused(tokenizers, tmp_path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_that_cannot_be_written_is_refused(tokenizers, kind):
+def test_tokenizer_refuses_lone_surrogates(tokenizers, kind):
     message = r"^text: holds a lone surrogate at character 4; expected text that is valid"
     for method in (tokenizers[kind].encode, tokenizers[kind].spell, lambda text: tokenizers[kind].encode_batch([text])):
         with pytest.raises(UserError, match=message):

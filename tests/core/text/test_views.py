@@ -46,7 +46,7 @@ def test_named_streams_of_one_seed_are_independent():
     assert all(0 <= stream_seed(7, "x", i) < 2**63 for i in range(99))
 
 
-def test_windows_overlap_by_one_and_cover_the_stream_but_for_less_than_a_context(store):
+def test_windows_overlap_by_one_and_cover_the_stream(store):
     windows = Windows(store, 14, 13)
     stream = store.tokens(0, len(store))
     rows = windows.spread_rows(10**9)
@@ -95,7 +95,7 @@ def test_each_row_of_a_stream_continues_that_of_the_step_before(store, seed, row
     assert np.array_equal(streams.rows_at(seed, step), now)
 
 
-def test_a_pass_of_streams_reads_the_whole_store_but_for_less_than_a_step_and_the_next_begins_elsewhere(store):
+def test_stream_epoch_reads_the_whole_store(store):
     streams = Streams(store, 5, 13, 13)
     read = np.concatenate([streams.rows_at(3, step).flatten() for step in range(streams.steps)])
     assert len(store) - len(read) < 5 * 13 + 5
@@ -165,7 +165,7 @@ def test_the_items_of_pairs_cover_every_token_of_every_document_and_coins_are_fa
 
 
 @pytest.mark.parametrize(("shortest", "longest"), [(30, 120), (40, 250), (2, 30), (100, 900)])
-def test_only_its_text_tells_whether_b_follows(tmp_path, tokenizer, shortest, longest):
+def test_pair_label_is_told_by_text_alone(tmp_path, tokenizer, shortest, longest):
     """Not how long A and B are, nor whether they begin or end their documents: of each such description half do."""
     draw = np.random.default_rng(shortest)
     texts = [" ".join(["a"] * int(n)) for n in draw.integers(shortest, longest, 400)]
@@ -201,7 +201,7 @@ def test_only_its_text_tells_whether_b_follows(tmp_path, tokenizer, shortest, lo
     assert right / (len(rows) - 3000) < 0.55
 
 
-def test_where_no_other_document_is_as_long_b_is_the_end_of_the_longest(tmp_path, tokenizer):
+def test_pair_takes_b_from_the_end_of_the_longest_other_document(tmp_path, tokenizer):
     write_store(tmp_path / "two", [("a", "word " * 90), ("b", "a few words"), ("c", "")], tokenizer)
     store = TokenStore(tmp_path / "two")
     pairs = Pairs(store, 40)

@@ -11,7 +11,7 @@ UNSEEN = ["Kasi so lobitumo. \u2603 so\n", "ba\n\nbala  漢"]
 
 
 @pytest.mark.parametrize("kind", NOT_LEARNED)
-def test_the_numbers_are_those_of_counting(tokenizers, documents, kind):
+def test_vocabulary_statistics_match_counting(tokenizers, documents, kind):
     tokenizer, trained_on = tokenizers[kind], [d.text for d in documents]
     measured = measure(tokenizer, trained_on, UNSEEN)
     ids = [i for text in UNSEEN for i in tokenizer.encode(text)]
@@ -37,7 +37,7 @@ def test_a_sample_is_all_or_spans_the_whole():
     assert sample([]) == []
 
 
-def test_telling_words_are_the_longest_and_such_as_stand_once():
+def test_comparison_words_are_the_longest_and_the_rarest():
     texts = ["aaaa bbb bbb cc dd d1e, ff", "gg hh hh ii jj"]
     assert comparison_words(texts, 4) == ["aaaa", "bbb", "dd", "ii"]
     assert comparison_words(["one"], 8) == ["one"]

@@ -46,7 +46,7 @@ def without_passed(reports):
     return [report | {"passed": 0} for report in plain(reports)]
 
 
-def test_a_skipped_step_leaves_everything_but_the_schedule_as_it_was(start, in_turn):
+def test_skipped_step_changes_only_the_schedule(start, in_turn):
     weights = {}
 
     def watched(step):
@@ -63,7 +63,7 @@ def test_a_skipped_step_leaves_everything_but_the_schedule_as_it_was(start, in_t
     assert all(math.isfinite(r.loss) for r in reports)
 
 
-def test_a_report_of_skipped_steps_alone_has_no_loss_and_is_resumed(start):
+def test_report_of_only_skipped_steps_has_no_loss(start):
     with warnings.catch_warnings(record=True):
         expected = plain(start(policy("skip"), folder="a", loss=poisoned(4, 5))[1])
         with pytest.raises(Stopped):
@@ -73,14 +73,14 @@ def test_a_report_of_skipped_steps_alone_has_no_loss_and_is_resumed(start):
     assert str(resumed) == str(expected)
 
 
-def test_a_run_with_no_anomaly_is_the_same_under_every_policy(start, undisturbed):
+def test_run_without_anomaly_is_equal_under_every_policy(start, undisturbed):
     for name in ("skip", "rollback"):
         model, reports = start(policy(name, sigmas=99.0), folder=name)
         assert plain(reports) == undisturbed[1]
         assert same(model, undisturbed[0])
 
 
-def test_a_rollback_goes_on_from_the_last_periodic_snapshot_with_the_batches_behind_the_bad_one(start):
+def test_rollback_continues_behind_the_bad_batch(start):
     """As a run that reads 0 ... 7 and then 11, 12, ...: the batches from the snapshot on are passed over."""
     _, reports = start(policy("rollback"), loss=poisoned(10))
     with pytest.warns(UserWarning, match=r"^at step 11 the loss is nan .*: rolling back to the last periodic snapshot"):
@@ -91,7 +91,7 @@ def test_a_rollback_goes_on_from_the_last_periodic_snapshot_with_the_batches_beh
     assert [r.passed for r in reports] == [0] * 5 + [3] * 9
 
 
-def test_a_rollback_before_the_first_snapshot_begins_anew_behind_the_bad_batch(start):
+def test_rollback_before_the_first_snapshot_begins_anew(start):
     _, reports = start(policy("rollback"), loss=poisoned(1))
     with pytest.warns(UserWarning, match=r"at step 2 "):
         reports = list(reports)
@@ -100,7 +100,7 @@ def test_a_rollback_before_the_first_snapshot_begins_anew_behind_the_bad_batch(s
 
 
 @pytest.mark.parametrize("stop", [9, 10, 12, 15])
-def test_a_rollback_is_the_same_whatever_interrupts_the_run(start, stop):
+def test_rollback_is_bit_identical_after_interruptions(start, stop):
     """Also by a state that was saved behind the snapshot that is gone back to, and by one of the time after."""
     bad = poisoned(10, 20)
     with warnings.catch_warnings(record=True):
@@ -127,7 +127,7 @@ def test_a_rollback_makes_the_states_behind_it_void(start, tmp_path):
     assert not (tmp_path / "snapshots/step-00000010").exists()
 
 
-def test_weights_that_no_report_has_looked_at_are_not_saved_when_they_are_broken(start, tmp_path):
+def test_broken_weights_are_never_saved(start, tmp_path):
     config = replace(CONFIG, report_every=13, valid_every=13, snapshot_every=13)
     _, reports = start(config, loss=poisoned(9), stop=11)
     with pytest.raises(Diverged, match="at step 10 the loss is nan"):
@@ -135,7 +135,7 @@ def test_weights_that_no_report_has_looked_at_are_not_saved_when_they_are_broken
     assert not list((tmp_path / "snapshots").glob("step-*"))
 
 
-def test_a_rollback_when_the_time_is_over_still_ends_with_a_validated_step(start, monkeypatch, in_turn):
+def test_rollback_at_the_end_of_time_still_validates(start, monkeypatch, in_turn):
     now = [0.0]
     monkeypatch.setattr("plm_core.training.learning_rate.perf_counter", lambda: now[0])
 
@@ -149,7 +149,7 @@ def test_a_rollback_when_the_time_is_over_still_ends_with_a_validated_step(start
     assert reports[-1].valid_loss is not None
 
 
-def test_validation_has_no_more_rows_at_a_time_than_a_step(start):
+def test_validation_rows_at_a_time_do_not_exceed_a_step(start):
     seen = []
 
     def watched(model, batch, carry):
@@ -164,7 +164,7 @@ def test_validation_has_no_more_rows_at_a_time_than_a_step(start):
     assert set(seen) == {2, 1}
 
 
-def test_a_spike_is_far_above_the_steps_before_and_is_not_counted_among_them(start):
+def test_loss_spike_is_far_above_the_steps_before(start):
     config = policy("skip", sigmas=30.0, window=16)
     _, reports = start(config, loss=poisoned(12, by=500.0))
     with pytest.warns(UserWarning, match=r"^at step 13 the loss is .*, more than 30 standard .* previous 12 steps"):
@@ -172,7 +172,7 @@ def test_a_spike_is_far_above_the_steps_before_and_is_not_counted_among_them(sta
     assert sum(r.skipped for r in reports) == 1
 
 
-def test_a_spike_that_ends_a_run_is_said_to_be_one(start):
+def test_loss_spike_that_ends_a_run_is_named(start):
     message = (
         r"more than 30 standard deviations .* previous \d+ steps; expected a learning rate below .*; the last good"
     )
@@ -181,7 +181,7 @@ def test_a_spike_that_ends_a_run_is_said_to_be_one(start):
 
 
 @pytest.mark.parametrize("name", ["skip", "rollback"])
-def test_more_anomalies_than_the_limit_end_the_run_and_name_step_batch_and_snapshot(start, name):
+def test_anomalies_beyond_the_limit_end_the_run(start, name):
     config = policy(name, limit=2)
     _, reports = start(config, loss=poisoned(9, 13, 17))
     with (
@@ -192,7 +192,7 @@ def test_more_anomalies_than_the_limit_end_the_run_and_name_step_batch_and_snaps
     assert e.value.batch == 17
 
 
-def test_weights_that_validate_to_nothing_end_a_run_that_only_skips(start):
+def test_non_finite_validation_ends_a_run_that_skips(start):
     _, reports = start(policy("skip"), validate=lambda _: math.nan)
     with pytest.raises(
         Diverged, match=r"at step 6 the validation loss is nan; .*last good snapshot is .*step-00000004"
@@ -200,7 +200,7 @@ def test_weights_that_validate_to_nothing_end_a_run_that_only_skips(start):
         list(reports)
 
 
-def test_a_validation_that_is_not_finite_is_gone_back_from(start):
+def test_non_finite_validation_is_rolled_back(start):
     values = iter([3.0, math.nan, 3.0, 2.0, 1.0, 1.0])
     _, reports = start(policy("rollback"), validate=lambda _: next(values))
     with pytest.warns(UserWarning, match="at step 12 the validation loss is nan: rolling back"):
@@ -240,7 +240,7 @@ def test_out_of_memory_in_validation_leaves_the_steps_as_they_were(start):
     assert losses == pytest.approx(whole, rel=1e-12)
 
 
-def test_a_run_that_was_cut_smaller_goes_on_with_parts_of_that_size(start):
+def test_resume_keeps_rows_halved_by_out_of_memory(start):
     """Dropout is drawn by part, so that other parts would be another run."""
     with warnings.catch_warnings(record=True):
         finished, expected = start(loss=hungry(4), folder="whole")
@@ -252,7 +252,7 @@ def test_a_run_that_was_cut_smaller_goes_on_with_parts_of_that_size(start):
     assert same(model, finished)
 
 
-def test_not_even_room_for_one_row_is_an_error_that_says_what_to_do(start):
+def test_out_of_memory_at_one_row_is_an_error(start):
     _, reports = start(loss=hungry(0))
     with (
         pytest.warns(UserWarning, match="out of memory"),
@@ -263,7 +263,7 @@ def test_not_even_room_for_one_row_is_an_error_that_says_what_to_do(start):
         list(reports)
 
 
-def test_another_error_of_torch_is_not_taken_for_a_lack_of_memory(start):
+def test_other_torch_errors_are_not_out_of_memory(start):
     def broken(model, batch, carry):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 

@@ -12,7 +12,7 @@ TORCH_NEEDS = "sympy mpmath networkx jinja2 markupsafe filelock fsspec typing_ex
 
 
 @pytest.mark.slow
-def test_text_becomes_trained_weights_with_five_packages(tmp_path):
+def test_training_needs_only_five_packages(tmp_path):
     installed = Path(torch.__file__).parents[1]
     for name in f"{FIVE} {TORCH_NEEDS}".split():
         if (installed / name).exists():

@@ -50,7 +50,7 @@ def test_gradients_are_the_same_to_the_bit_from_less_memory(store, name):
     assert not any("forward" in vars(block) for block in blocks_of(model))
 
 
-def test_a_training_is_the_same_and_its_work_is_counted_once(start_in, undisturbed, monkeypatch, tmp_path):
+def test_recomputed_blocks_train_alike_and_count_flops_once(start_in, undisturbed, monkeypatch, tmp_path):
     counted = []
     monkeypatch.setattr(
         "plm_core.training.callbacks.speed_monitor.step_flops", lambda *a: counted.append(step_flops(*a)) or counted[0]

@@ -70,7 +70,7 @@ def backend(request, monkeypatch):
     indirect=["backend"],
 )
 @pytest.mark.usefixtures("backend")
-def test_a_compiled_loss_and_its_gradients_are_those_of_the_objective(store, device, name):
+def test_compiled_loss_and_gradients_match_eager(store, device, name):
     model, objective = make(name, seed=3, layers=2 if name == "modernbert" else 1)
     names = list(model.state_dict())
     batches, loss_of = objective.batches(store, model.config, 5), compiled(objective.loss, device.device)
@@ -125,7 +125,7 @@ def run(*arguments, **env):
         pytest.param("float32", True, marks=pytest.mark.proof),
     ],
 )
-def test_processes_with_two_threads_give_the_same_bytes_after_an_interruption(tmp_path, precision, cold):
+def test_compiled_training_resumes_to_the_same_bytes(tmp_path, precision, cold):
     """With the code that the first has compiled, or compiled anew."""
     first = run(tmp_path / "a", precision)
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")} if cold else {}
@@ -136,7 +136,7 @@ def test_processes_with_two_threads_give_the_same_bytes_after_an_interruption(tm
 
 
 @pytest.mark.slow
-def test_a_machine_without_a_compiler_says_so_in_one_line_and_trains(tmp_path):
+def test_training_without_a_compiler_warns_and_runs(tmp_path):
     nowhere = {"CXX": str(tmp_path / "g++"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = run(tmp_path / "a", "float32", **nowhere)
     (line,) = [line for line in done.stderr.splitlines() if "training.compile" in line and "Warning" in line]
@@ -147,7 +147,7 @@ def test_a_machine_without_a_compiler_says_so_in_one_line_and_trains(tmp_path):
 
 @pytest.mark.parametrize("backend", ["eager"], indirect=True)
 @pytest.mark.usefixtures("backend")
-def test_rows_of_as_many_lengths_as_there_are_have_a_graph_each(device):
+def test_compiled_rows_have_one_graph_per_length(device):
     torch.manual_seed(3)
     backbone = MODELS["gpt"].model(MODELS["gpt"].config(**(SIZES | {"context": 130})))
     classifier = Classifier(backbone, input_format_of("causal"), "classification", 3, 0.0)
@@ -167,7 +167,7 @@ def test_rows_of_as_many_lengths_as_there_are_have_a_graph_each(device):
     indirect=["backend"],
 )
 @pytest.mark.usefixtures("backend")
-def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, architecture, objective):
+def test_finetuning_compiles_few_graphs_by_length(device, architecture, objective):
     torch.manual_seed(3)
     entry, draw = MODELS[architecture], np.random.default_rng(5)
     backbone = entry.model(entry.config(**(SIZES | {"context": 42}))).double()
@@ -190,7 +190,7 @@ def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, archi
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("cuda", ["replayed", "plain"]), ("cpu", ["plain", "plain"])])
-def test_on_a_gpu_whole_batches_are_replayed_and_parts_are_not(monkeypatch, kind, expected):
+def test_cuda_graphs_replay_whole_batches_only(monkeypatch, kind, expected):
     ran, carried = [], torch.zeros(4, 3)
 
     def compile(loss_of, mode=None):

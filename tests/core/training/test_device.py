@@ -19,7 +19,7 @@ def threads():
     torch.set_num_threads(before)
 
 
-def test_the_environment_overrides_the_tasks_number_of_threads(monkeypatch):
+def test_plm_threads_overrides_the_tasks_threads(monkeypatch):
     monkeypatch.delenv("PLM_THREADS", raising=False)
     assert prepare(threads=1).threads == torch.get_num_threads() == 1
     monkeypatch.setenv("PLM_THREADS", "2")
@@ -28,7 +28,7 @@ def test_the_environment_overrides_the_tasks_number_of_threads(monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["many", "0", "-1", "", "1.5"])
-def test_a_number_of_threads_that_is_none_is_refused(monkeypatch, value):
+def test_invalid_plm_threads_is_refused(monkeypatch, value):
     monkeypatch.setenv("PLM_THREADS", value)
     with pytest.raises(UserError, match=rf"^PLM_THREADS: found '{value}'; expected a number of threads, 1 or more"):
         prepare()
@@ -55,7 +55,7 @@ def test_bfloat16_is_used_where_it_is_asked_for_and_there(hardware, precision):
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_copies_on_the_host_are_made_where_no_memory_can_be_pinned_too(monkeypatch, pinned):
+def test_host_copies_work_without_pinned_memory(monkeypatch, pinned):
     plain = torch.empty_like
     requests = []
 

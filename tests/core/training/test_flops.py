@@ -44,13 +44,13 @@ def attention(rows, queries, keys):
     return rows * (product(queries, D, keys) + product(queries, keys, D))
 
 
-def test_gpt_needs_what_its_products_need(store):
+def test_flops_of_gpt_match_its_products(store):
     model, objective, batch = case("gpt", store)
     block = product(B * T, D, 3 * D) + product(B * T, D, D) + 2 * product(B * T, D, 4 * D) + attention(B, T, T)
     assert step_flops(model, objective.loss, batch) == L * block + product(B * T, D, V)
 
 
-def test_gpt2_needs_what_palm_and_nanogpt_say():
+def test_flops_of_gpt2_match_palm_and_nanogpt():
     """6N + 12LHQT a token (Chowdhery et al. 2022, appendix B); nanoGPT leaves the positions' embedding out of N."""
     config = GPTConfig(**MODELS["gpt"].presets["small"])
     with torch.device("meta"):
@@ -62,7 +62,7 @@ def test_gpt2_needs_what_palm_and_nanogpt_say():
     assert step_flops(model, Causal().loss, batch) / (2 * 1024) == pytest.approx(published, rel=0.002)
 
 
-def test_llama_needs_fewer_keys_and_a_third_matrix(store):
+def test_flops_of_llama_count_grouped_keys_and_gate(store):
     model, objective, batch = case("llama", store)
     projections = 2 * product(B * T, D, D) + 2 * product(B * T, D, D // H)
     block = projections + 3 * product(B * T, D, 100) + attention(B, T, T)
@@ -74,7 +74,7 @@ def put_back(chosen):
     return 2 * 2 * B * T * chosen * D
 
 
-def test_bert_needs_its_last_block_and_output_layer_at_masked_positions_only(store):
+def test_flops_of_bert_count_head_at_masked_positions(store):
     model, objective, batch = case("bert", store)
     N = batch.targets.shape[1]
     assert 0 < N < T
@@ -86,7 +86,7 @@ def test_bert_needs_its_last_block_and_output_layer_at_masked_positions_only(sto
     assert step_flops(model, objective.loss, batch) == expected
 
 
-def test_modernbert_needs_its_last_block_and_output_layer_at_masked_positions_only(store):
+def test_flops_of_modernbert_count_head_at_masked_positions(store):
     model, objective, batch = case("modernbert", store)
     N = batch.targets.shape[1]
     assert 0 < N < T
@@ -97,7 +97,7 @@ def test_modernbert_needs_its_last_block_and_output_layer_at_masked_positions_on
 
 
 @pytest.mark.parametrize("carried", [False, True])
-def test_xlnet_needs_two_streams_over_memory_and_text(store, carried):
+def test_flops_of_xlnet_count_two_streams_and_memory(store, carried):
     model, objective, batch = case("xlnet", store)
     K, N = T + model.config.memory, batch.queries.shape[1]
     assert 0 < N < T
@@ -115,7 +115,7 @@ def test_xlnet_needs_two_streams_over_memory_and_text(store, carried):
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_counting_leaves_the_training_as_it_was(paper, store, device):
+def test_flop_count_leaves_training_unchanged(paper, store, device):
     model, objective, batch = case(paper, store)
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_counting_leaves_the_training_as_it_was(paper, store, device):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_device_is_measured_by_its_best_product(monkeypatch, precision):
+def test_device_peak_flops_is_its_best_product(monkeypatch, precision):
     times = iter([0.0, 0.05, 0.05 + 0.02, 0.07 + 0.04, 99.0])
     monkeypatch.setattr("plm_core.training.device.perf_counter", lambda: next(times))
     state = torch.get_rng_state()
@@ -146,7 +146,7 @@ def test_a_device_is_measured_by_its_best_product(monkeypatch, precision):
         ("NVIDIA GeForce RTX 4090", 165.2),
     ],
 )
-def test_a_gpu_with_a_datasheet_is_known_by_its_name(name, teraflops):
+def test_datasheet_of_a_gpu_is_found_by_name(name, teraflops):
     assert datasheet_flops(name) == teraflops * 1e12
 
 
@@ -160,5 +160,5 @@ def test_a_gpu_with_a_datasheet_is_known_by_its_name(name, teraflops):
         "",
     ],
 )
-def test_no_other_name_is_taken_for_one(name):
+def test_datasheet_is_not_taken_for_other_names(name):
     assert datasheet_flops(name) is None

@@ -40,14 +40,14 @@ def configs(draw):
         ("wsd", 0.6 + 0.4 * 0.81, 0.1),
     ],
 )
-def test_a_schedule_has_the_form_of_its_paper(schedule, progress, height):
+def test_learning_rate_schedules_match_their_papers(schedule, progress, height):
     decay = {"decay_fraction": 0.4} if schedule == "wsd" else {}
     config = OptimizerConfig(PEAK, 7, schedule=schedule, final_fraction=0.2, **decay)
     assert learning_rate_at(7, progress, config) == pytest.approx(PEAK * (0.2 + 0.8 * height), rel=1e-12)
 
 
 @given(configs(), st.integers(1, 60))
-def test_over_steps_the_rate_grows_then_falls_and_never_leaves_its_bounds(config, after):
+def test_learning_rate_warms_up_then_falls_within_bounds(config, after):
     warmup, steps = config.warmup_steps, config.warmup_steps + after
     rates = [rate_of(step, steps, config) for step in range(steps)]
     assert rates[:warmup] == pytest.approx([PEAK * (step + 1) / warmup for step in range(warmup)], rel=1e-12)
@@ -59,7 +59,7 @@ def test_over_steps_the_rate_grows_then_falls_and_never_leaves_its_bounds(config
 
 
 @given(configs(), st.lists(st.floats(-1, 3), min_size=2), st.integers(0, 1000))
-def test_whatever_gives_the_progress_the_rate_falls_with_it_from_the_peak_to_its_fraction(config, progress, steps):
+def test_learning_rate_falls_with_progress(config, progress, steps):
     """As with a budget of time, whose progress has no relation to the steps."""
     step = config.warmup_steps + steps
     rates = [learning_rate_at(step, p, config) for p in sorted(progress)]
@@ -87,7 +87,7 @@ def ticking(monkeypatch, in_turn):
     return now, slow
 
 
-def test_it_ends_when_the_time_is_over_with_the_rate_annealed_and_validated(start, ticking):
+def test_time_budget_ends_with_learning_rate_annealed(start, ticking):
     _, slow = ticking
     _, reports = start(BUDGET, batch_at=slow)
     reports = list(reports)
@@ -99,7 +99,7 @@ def test_it_ends_when_the_time_is_over_with_the_rate_annealed_and_validated(star
     assert reports[-1].learning_rate < 0.12 * OPTIMIZER.learning_rate
 
 
-def test_the_time_before_an_interruption_counts_and_the_time_between_does_not(start, ticking):
+def test_time_budget_excludes_interruptions(start, ticking):
     now, slow = ticking
     with pytest.raises(Stopped):
         list(start(BUDGET, batch_at=slow, stop=13)[1])
@@ -108,6 +108,6 @@ def test_the_time_before_an_interruption_counts_and_the_time_between_does_not(st
     assert resumed[-1].step == 30
 
 
-def test_steps_that_end_sooner_end_it_with_their_own_schedule(start, undisturbed):
+def test_time_budget_yields_to_fewer_steps(start, undisturbed):
     _, reports = start(replace(CONFIG, minutes=60.0))
     assert [r.learning_rate for r in reports] == pytest.approx([r["learning_rate"] for r in undisturbed[1]])

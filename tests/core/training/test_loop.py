@@ -20,7 +20,7 @@ from plm_core.training.snapshot import Snapshots
 from plm_core.training.training_config import LoopConfig
 
 
-def test_reports_come_at_their_steps(undisturbed):
+def test_reports_are_made_at_report_every(undisturbed):
     _, reports = undisturbed
     assert [r["step"] for r in reports] == list(range(2, 27, 2))
     assert [r["step"] for r in reports if r["valid_loss"] is not None] == [6, 12, 18, 24, 26]
@@ -35,7 +35,7 @@ def test_a_last_interval_that_is_shorter_is_reported_too(start):
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
-def test_accumulation_changes_no_loss_and_no_weight(start, parts):
+def test_gradient_accumulation_changes_no_loss_and_no_weight(start, parts):
     whole, reports = start(folder="1", dropout=0.0)
     reports = list(reports)
     cut, in_parts = start(replace(CONFIG, accumulation=parts), folder="parts", dropout=0.0)
@@ -47,7 +47,7 @@ def test_accumulation_changes_no_loss_and_no_weight(start, parts):
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-11)
 
 
-def test_accumulation_weighs_every_prediction_alike_when_parts_have_different_counts(start):
+def test_gradient_accumulation_weighs_predictions_equally(start):
     """Rows whose targets are mostly ignored must not count as much as full ones."""
 
     def uneven(step):
@@ -63,7 +63,7 @@ def test_accumulation_weighs_every_prediction_alike_when_parts_have_different_co
         assert left.predictions == right.predictions == 2 * (4 * 1 + 4 * 11)
 
 
-def test_how_often_one_validates_or_saves_changes_no_weight_of_the_last_step(start):
+def test_validation_and_snapshots_do_not_change_weights(start):
     """Even a validation that draws random numbers leaves the next step's dropout as it was."""
 
     def drawing(losses, _model):
@@ -84,7 +84,7 @@ def test_how_often_one_validates_or_saves_changes_no_weight_of_the_last_step(sta
     assert same(seen[0], seen[2])
 
 
-def test_the_weights_of_the_best_validation_are_the_ones_that_stay(start):
+def test_best_validation_weights_are_kept(start):
     losses = {2: 5.0, 4: 3.0, 6: 4.0, 8: 3.0, 10: 7.0}
     config = replace(CONFIG, steps=10, valid_every=2, snapshot_every=2)
     weights = {}
@@ -101,7 +101,7 @@ def test_the_weights_of_the_best_validation_are_the_ones_that_stay(start):
     assert all(torch.equal(tensor, weights[4][name]) for name, tensor in model.state_dict().items())
 
 
-def test_where_there_is_a_score_the_best_one_chooses_the_weights_before_and_after_a_stop(start):
+def test_best_score_chooses_the_weights_across_resume(start):
     seen = {2: Validation(5.0, 0.1), 4: Validation(9.0, 0.7), 6: Validation(4.0, 0.3), 8: Validation(8.0, 0.7)}
     config = replace(CONFIG, steps=8, valid_every=2, snapshot_every=2)
     weights = {}
@@ -122,7 +122,7 @@ def test_where_there_is_a_score_the_best_one_chooses_the_weights_before_and_afte
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_validation_is_in_evaluation_mode_and_in_the_precision_of_a_step(make_gpt, tmp_path, precision):
+def test_validation_uses_eval_mode_and_training_precision(make_gpt, tmp_path, precision):
     read = set()
 
     def loss(model, rows, carry):
@@ -137,9 +137,7 @@ def test_validation_is_in_evaluation_mode_and_in_the_precision_of_a_step(make_gp
     assert precisions == {precision == "bfloat16"}
 
 
-def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshots_nor_the_first_steps(
-    start, monkeypatch, in_turn
-):
+def test_speed_excludes_validation_snapshots_and_first_steps(start, monkeypatch, in_turn):
     """On a clock that batches, validation and snapshots move forward, and nothing else."""
     now = [0.0]
     monkeypatch.setattr("plm_core.training.device.perf_counter", lambda: now[0])
@@ -167,7 +165,7 @@ def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshot
     assert all(r.throughput.split["data"] == r.throughput.seconds for r in reports)
 
 
-def test_a_restored_report_has_no_meters_and_the_one_after_it_is_marked_as_the_first(start):
+def test_restored_report_has_no_meters(start):
     with pytest.raises(Stopped):
         list(start(stop=6)[1])
     resumed = list(start()[1])
@@ -175,7 +173,7 @@ def test_a_restored_report_has_no_meters_and_the_one_after_it_is_marked_as_the_f
     assert [r.first for r in resumed] == [False] * 3 + [True] + [False] * 9
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(start):
+def test_non_finite_loss_ends_the_run_and_names_the_step(start):
     optimizer = OptimizerConfig(learning_rate=1e200, warmup_steps=0)
     _, reports = start(replace(CONFIG, optimizer=optimizer, report_every=1, valid_every=6, snapshot_every=4))
     seen = []
@@ -185,7 +183,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(start):
     assert isinstance(caught.value, UserError)
 
 
-def test_the_step_of_a_divergence_is_named_within_a_report(start, in_turn):
+def test_divergence_names_the_step_within_a_report(start, in_turn):
     def poisoned(step):
         if step == 4:
             model.blocks[0].up.bias.data[0] = float("nan")
@@ -196,7 +194,7 @@ def test_the_step_of_a_divergence_is_named_within_a_report(start, in_turn):
         list(reports)
 
 
-def test_a_last_update_that_breaks_the_weights_is_a_divergence_too(start):
+def test_divergence_is_detected_after_the_last_update(start):
     """The loss of a step is measured before its update: only validation sees what the last one did."""
     optimizer = OptimizerConfig(learning_rate=1e308, warmup_steps=0)
     _, reports = start(replace(CONFIG, steps=1, optimizer=optimizer, report_every=1, valid_every=1, snapshot_every=1))
@@ -204,12 +202,12 @@ def test_a_last_update_that_breaks_the_weights_is_a_divergence_too(start):
         list(reports)
 
 
-def test_another_seed_draws_other_dropout_and_the_same_seed_the_same(start):
+def test_dropout_depends_on_the_seed(start):
     runs = [list(start(replace(CONFIG, seed=seed), folder=f"{i}")[1])[-1].loss for i, seed in enumerate((7, 7, 8))]
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_every_step_draws_a_dropout_of_its_own(start):
+def test_dropout_differs_by_step(start):
     """The same batch, weights that hardly move: only the masks can change the loss."""
     still = replace(OPTIMIZER, learning_rate=1e-30)
     config = replace(CONFIG, optimizer=still, report_every=1, valid_every=26, snapshot_every=26)
@@ -218,7 +216,7 @@ def test_every_step_draws_a_dropout_of_its_own(start):
     assert len(set(losses)) == len(losses) == 26
 
 
-def test_a_gradient_longer_than_the_limit_is_scaled_down_to_it(start, make_gpt):
+def test_clip_norm_scales_long_gradients_down(start, make_gpt):
     """With a huge epsilon Adam's first update is proportional to the gradient, so that its length shows."""
     begun = make_gpt()
     moves = {}
@@ -243,7 +241,7 @@ def test_a_gradient_longer_than_the_limit_is_scaled_down_to_it(start, make_gpt):
         ({"optimizer": {"learning_rate": 0.1, "warmup_steps": 26}}, r"^t\.optimizer\.warmup_steps: 26"),
     ],
 )
-def test_an_impossible_schedule_is_refused_by_name(change, message):
+def test_invalid_schedule_is_refused_by_name(change, message):
     with pytest.raises(UserError, match=message):
         from_dict(LoopConfig, asdict(CONFIG) | change, "t")
 

@@ -54,7 +54,7 @@ def profiler(model, loss_of, precision="float32", bfloat16=False, **options):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_meters_of_some_steps(now, causal, ranks):
+def test_meters_of_some_steps_by_hand(now, causal, ranks):
     made = profiler(*causal[:2], ranks=ranks)
     made.calibrate(causal[2])
     now[0] += 70.0  # a validation
@@ -71,7 +71,7 @@ def test_the_meters_of_some_steps(now, causal, ranks):
     assert meters.mfu_datasheet is None
 
 
-def test_a_part_of_a_batch_is_as_good_as_the_whole(now, causal):
+def test_meters_of_partial_batches_match_whole_ones(now, causal):
     rates = []
     for rows in (causal[2], next(causal[2].split(5))):
         made = profiler(*causal[:2])
@@ -80,7 +80,7 @@ def test_a_part_of_a_batch_is_as_good_as_the_whole(now, causal):
     assert rates[0] == rates[1] > 0
 
 
-def test_the_precision_that_counts_is_the_one_that_runs(monkeypatch, causal):
+def test_mfu_uses_the_precision_that_runs(monkeypatch, causal):
     precisions = []
     measured = "plm_core.training.callbacks.speed_monitor.measured_flops"
     monkeypatch.setattr(measured, lambda device, precision: precisions.append(precision))
@@ -99,7 +99,7 @@ def calls_a_kernel(nats):
 
 
 @pytest.mark.parametrize("last", [looks_at_a_number, calls_a_kernel])
-def test_a_model_that_cannot_be_counted_is_trained_without_mfu(causal, last):
+def test_model_without_flop_count_trains_without_mfu(causal, last):
     model, loss_of, batch = causal
 
     def uncountable(model, batch, carry):
@@ -112,7 +112,7 @@ def test_a_model_that_cannot_be_counted_is_trained_without_mfu(causal, last):
     assert made.read(100).mfu_measured is None
 
 
-def test_the_most_memory_is_that_of_this_process_and_not_of_the_one_that_started_it():
+def test_peak_memory_is_of_this_process_not_its_parent():
     """The kernel begins a child's ru_maxrss with its parent's: a small stage of a large flow would look as large."""
     big = 1 << 30
     child = (
@@ -132,14 +132,14 @@ def test_the_most_memory_is_that_of_this_process_and_not_of_the_one_that_started
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_the_text_of_a_position_is_a_tokens_bytes_where_a_position_is_a_token(name, store):
+def test_bytes_per_position_by_objective(name, store):
     config, objective, tokens = OBJECTIVES[name]
     batches = objective.batches(store, config, 5)
     bytes_a_token = store.bytes.sum() / len(store)
     assert bytes_per_position(batches, store, seed=3) == pytest.approx(bytes_a_token * tokens / 29)
 
 
-def test_padding_of_packed_documents_is_no_text(store):
+def test_bytes_per_position_excludes_padding(store):
     batches = Causal(packing="documents").batches(store, GPTConfig(**SIZES), 64)
     share = batches.metrics()["packing_utilisation"]
     assert share < 1
@@ -176,7 +176,7 @@ def count(powercap, **microjoules):
             (folder / "energy_uj").write_text(f"{value}\n")
 
 
-def test_the_packages_are_added_and_nothing_else(powercap):
+def test_energy_adds_cpu_packages_only(powercap):
     energy = Energy(CPU, powercap)
     count(powercap, domain_0=3_500_000, domain_1=1_250_000)
     assert energy.joules() == pytest.approx(2.5 + 0.25)
@@ -185,7 +185,7 @@ def test_the_packages_are_added_and_nothing_else(powercap):
     assert energy.joules() == 0.0
 
 
-def test_a_counter_that_began_again_at_zero_is_followed(powercap):
+def test_energy_counter_may_wrap_around(powercap):
     count(powercap, domain_0=AROUND - 2_000_000, domain_1=0)
     energy = Energy(CPU, powercap)
     count(powercap, domain_0=1_500_000, domain_1=0)
@@ -193,7 +193,7 @@ def test_a_counter_that_began_again_at_zero_is_followed(powercap):
 
 
 @pytest.mark.parametrize("content", [None, "", "many"])
-def test_a_package_that_cannot_be_read_leaves_no_number(powercap, content):
+def test_energy_is_unknown_when_a_package_is_unreadable(powercap, content):
     energy = Energy(CPU, powercap)
     file = powercap / "intel-rapl:1/energy_uj"
     file.unlink() if content is None else file.write_text(content)
@@ -201,7 +201,7 @@ def test_a_package_that_cannot_be_read_leaves_no_number(powercap, content):
     assert Energy(CPU, powercap).joules() is None
 
 
-def test_a_machine_without_counters_has_no_joules(tmp_path):
+def test_energy_is_unknown_without_counters(tmp_path):
     assert Energy(CPU, tmp_path / "powercap").joules() is None
     (tmp_path / "powercap").mkdir()
     assert Energy(CPU, tmp_path / "powercap").joules() is None

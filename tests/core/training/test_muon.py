@@ -22,7 +22,7 @@ def drawn(seed):
 
 
 @pytest.mark.parametrize("together", [1, 400, muon.TOGETHER])
-def test_it_moves_matrices_as_torchs_does(monkeypatch, together):
+def test_muon_matches_torch(monkeypatch, together):
     monkeypatch.setattr(muon, "multiplies_bfloat16", lambda kind: True)
     monkeypatch.setattr(muon, "TOGETHER", together)
     ours, theirs = ([torch.nn.Parameter(matrix) for matrix in drawn(1)] for _ in range(2))
@@ -41,7 +41,7 @@ def test_it_moves_matrices_as_torchs_does(monkeypatch, together):
         assert torch.equal(a, first) == (a is ours[2])
 
 
-def test_singular_values_become_nearly_one_and_vectors_stay(bfloat16):
+def test_newton_schulz_makes_singular_values_nearly_one(bfloat16):
     for matrix in drawn(5):
         update = newton_schulz(matrix[None])[0]
         assert update.shape == matrix.shape
@@ -54,7 +54,7 @@ def test_singular_values_become_nearly_one_and_vectors_stay(bfloat16):
         assert beside < (0.06 if bfloat16 else 1e-4)
 
 
-def test_a_matrix_is_updated_the_same_whoever_is_beside_it_and_whatever_zeros_are_in_it(bfloat16):
+def test_muon_update_is_independent_of_batched_matrices(bfloat16):
     first, _, _, second, _ = drawn(6)
     for stack in (torch.stack((first, second)), torch.nn.functional.pad(torch.stack((first, second)), (0, 0, 0, 3))):
         for matrix, update in zip((first, second), newton_schulz(stack), strict=True):
@@ -63,11 +63,11 @@ def test_a_matrix_is_updated_the_same_whoever_is_beside_it_and_whatever_zeros_ar
             assert not update[24:].any()
 
 
-def test_a_gradient_of_zero_is_no_update(bfloat16):
+def test_muon_zero_gradient_is_no_update(bfloat16):
     assert not newton_schulz(torch.zeros(2, 3, 5)).any()
 
 
-def test_float64_is_not_lost(bfloat16):
+def test_newton_schulz_keeps_float64(bfloat16):
     (matrix, *_) = drawn(7)
     exact = newton_schulz(matrix.double()[None])
     assert exact.dtype == torch.float64
@@ -75,7 +75,7 @@ def test_float64_is_not_lost(bfloat16):
     torch.testing.assert_close(exact, permuted, rtol=1e-11, atol=1e-11)
 
 
-def test_no_more_matrices_are_copied_at_once_than_is_said(monkeypatch):
+def test_muon_bounds_matrices_copied_at_once(monkeypatch):
     stacks = []
     monkeypatch.setattr(muon, "TOGETHER", 2 * 24 * 8 + 1)
     monkeypatch.setattr(muon, "newton_schulz", lambda stack: stacks.append(len(stack)) or stack)

@@ -37,15 +37,15 @@ def two_steps_and_a_validation(store, name, loss_of, optimizer="adamw"):
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_no_step_and_no_validation_waits_for_the_device(store, name):
+def test_step_and_validation_do_not_synchronize(store, name):
     two_steps_and_a_validation(store, name, lambda objective: objective.loss)
 
 
-def test_muons_update_does_not_wait(store):
+def test_muon_update_does_not_synchronize(store):
     two_steps_and_a_validation(store, "gpt", lambda objective: objective.loss, "muon")
 
 
-def test_one_that_waits_is_found(store):
+def test_gpu_synchronization_is_detected(store):
     def waiting(objective):
         def loss(model, batch, carry):
             result = objective.loss(model, batch, carry)

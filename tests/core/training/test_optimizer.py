@@ -47,7 +47,7 @@ def give_gradients(model, seed, leave=""):
         ("xlnet", "unknown blocks.0.attention.segments", "blocks.1.attention.content_bias blocks.1.norm_2.bias bias"),
     ],
 )
-def test_matrices_and_embeddings_decay_and_biases_and_gains_do_not(paper, decays, does_not, name):
+def test_weight_decay_excludes_biases_and_gains(paper, decays, does_not, name):
     model = small(paper, torch.float64)
     optimizer = Optimizer(model, OptimizerConfig(0.1, 0, name=name, weight_decay=0.37))
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_matrices_and_embeddings_decay_and_biases_and_gains_do_not(paper, decays
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_one_update_is_the_one_of_the_paper():
+def test_adamw_update_matches_the_paper():
     """Loshchilov and Hutter 2019, algorithm 2, written out for two steps."""
     layer = torch.nn.Linear(3, 2).double()
     optimizer = Optimizer(layer, OptimizerConfig(9.0, 0, weight_decay=0.3, beta_1=0.8, beta_2=0.9, epsilon=1e-3))
@@ -111,7 +111,7 @@ def test_muon_moves_all_other_parameters_as_adamw_does():
 
 
 @pytest.mark.parametrize("config", [ADAMW, MUON])
-def test_the_state_is_there_before_the_first_step_and_stays_the_same_tensors(config):
+def test_optimizer_state_is_allocated_before_the_first_step(config):
     """The model's pooler has no gradient, as without next-sentence prediction."""
     model = small("bert")
     optimizer = Optimizer(model, config)
@@ -129,7 +129,7 @@ def test_the_state_is_there_before_the_first_step_and_stays_the_same_tensors(con
 
 
 @pytest.mark.parametrize("config", [ADAMW, MUON])
-def test_a_restored_state_goes_on_to_the_same_bits(config):
+def test_optimizer_state_restores_to_the_same_bits(config):
     model, other = small("gpt"), small("gpt")
     optimizer = Optimizer(model, config)
     for seed in (1, 2):
@@ -154,7 +154,7 @@ def test_a_restored_state_goes_on_to_the_same_bits(config):
         ("momentum", 0.3),  # beside adamw, which has none
     ],
 )
-def test_an_impossible_setting_is_refused_by_name(field, value):
+def test_invalid_optimizer_setting_is_refused_by_name(field, value):
     with pytest.raises(UserError, match=rf"^o\..*{field}"):
         from_dict(OptimizerConfig, {"learning_rate": 0.1, "warmup_steps": 3} | {field: value}, "o")
 
@@ -172,7 +172,7 @@ def test_muon_has_the_momentum_that_it_is_given(momentum):
 
 
 @pytest.mark.parametrize("paper", MODELS)
-def test_lower_layers_learn_more_slowly(paper):
+def test_layer_decay_slows_lower_layers(paper):
     """Howard and Ruder 2018, section 3.2: the rate of a layer is a fraction of that of the next one."""
     model = torch.nn.ModuleDict({"backbone": small(paper), "head": torch.nn.Linear(30, 3)})
     optimizer = Optimizer(model, OptimizerConfig(0.1, 0, layer_decay=0.5, weight_decay=0.0))
@@ -201,7 +201,7 @@ def test_a_frozen_weight_is_not_updated_and_has_no_state():
 
 
 @pytest.mark.parametrize("config", [ADAMW, MUON])
-def test_at_first_only_what_follows_the_blocks_is_trained(config):
+def test_head_steps_train_only_the_head_at_first(config):
     model = small("bert")
     optimizer = Optimizer(model, replace(config, head_steps=2))
     for number in range(3):

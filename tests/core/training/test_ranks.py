@@ -74,7 +74,7 @@ def alone(trained, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
-def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path, trained, alone, paper):
+def test_ddp_of_two_ranks_equals_one_and_resumes_alone(tmp_path, trained, alone, paper):
     alone = alone(paper)
     require_equal(trained(paper, tmp_path / "ddp", ranks=2), alone)
     trained(paper, tmp_path / "stopped", ranks=2, stop=5)
@@ -83,9 +83,7 @@ def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
-def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one_process(
-    tmp_path, trained, alone, paper
-):
+def test_fsdp_equals_one_rank_and_snapshots_are_portable(tmp_path, trained, alone, paper):
     alone = alone(paper)
     require_equal(trained(paper, tmp_path / "fsdp", ranks=2, mode="fsdp"), alone)
     trained(paper, tmp_path / "stopped", ranks=2, mode="fsdp", stop=5)
@@ -94,14 +92,14 @@ def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one
 
 
 @pytest.mark.slow
-def test_matrices_that_muon_updates_are_put_together_by_one_process_each(tmp_path, trained, alone):
+def test_fsdp_muon_matrices_are_gathered_by_one_rank_each(tmp_path, trained, alone):
     # Four processes share two matrices of each shape, whose rows they cannot share evenly.
     require_equal(trained("gpt+muon", tmp_path / "fsdp", ranks=4, mode="fsdp"), alone("gpt+muon"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", ["gpt", "xlnet"])
-def test_all_processes_cut_their_rows_where_one_has_no_room(tmp_path, trained, alone, paper):
+def test_ranks_halve_rows_together_when_one_is_out_of_memory(tmp_path, trained, alone, paper):
     require_equal(trained(f"{paper}+hungry", tmp_path / "hungry", ranks=2), alone(paper))
     assert json.loads((tmp_path / "hungry/step-00000012/progress.json").read_text())["accumulation"] == 8
 
@@ -121,24 +119,24 @@ def others(monkeypatch, **differs):
         ({"bfloat16": False}, r"^bfloat16: True in process 0, False in process 1; expected the same in all processes"),
     ],
 )
-def test_processes_of_different_kinds_are_refused_before_they_begin(monkeypatch, differs, message):
+def test_ranks_on_different_devices_are_refused(monkeypatch, differs, message):
     with pytest.raises(Unfit, match=message):
         require_fit(*others(monkeypatch, **differs))
 
 
-def test_gpus_of_different_names_that_compute_alike_are_a_warning(monkeypatch):
+def test_ranks_on_gpus_of_different_names_are_a_warning(monkeypatch):
     with pytest.warns(UserWarning, match=r"^device: H100 in process 0, A100 in process 1: a step takes as long as"):
         require_fit(*others(monkeypatch, device="A100"))
 
 
 @pytest.mark.slow
-def test_a_process_without_room_for_held_out_rows_reads_fewer_while_the_other_waits(tmp_path, trained, alone):
+def test_rank_out_of_memory_in_validation_reads_fewer_rows(tmp_path, trained, alone):
     require_equal(trained("gpt+looking", tmp_path / "looking", ranks=2), alone("gpt"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_processes_that_would_not_compute_alike_end_with_a_line(tmp_path, started, trained, mode):
+def test_ranks_that_would_not_compute_alike_are_refused(tmp_path, started, trained, mode):
     _, statuses, errors = started("gpt+bfloat16+mixed", tmp_path / "mixed", ranks=2, mode=mode)
     assert statuses == [1, 1]
     assert "Unfit: bfloat16: True in process 0, False in process 1; expected the same in all" in errors
@@ -153,7 +151,7 @@ def test_blocks_are_compiled_and_recomputed_and_losses_come_in_chunks(tmp_path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", ["gpt", "xlnet"])
-def test_weights_that_travel_in_bfloat16_are_those_that_would_be_multiplied(tmp_path, trained, alone, paper):
+def test_fsdp_gathers_bfloat16_weights(tmp_path, trained, alone, paper):
     run = trained(f"{paper}+bfloat16", tmp_path / "fsdp", ranks=2, mode="fsdp")
     require_equal_reports(run, alone(f"{paper}+bfloat16"), tolerance=0.02)
     assert all(weight.dtype == torch.float32 for weight in run[1].values())
@@ -162,7 +160,7 @@ def test_weights_that_travel_in_bfloat16_are_those_that_would_be_multiplied(tmp_
 
 
 @pytest.mark.slow
-def test_four_processes_that_are_interrupted_to_the_bit_and_a_run_that_one_began_and_two_end(tmp_path, trained, alone):
+def test_resume_with_another_number_of_ranks(tmp_path, trained, alone):
     alone = alone("transformer_xl")
     require_equal(trained("transformer_xl", tmp_path / "ddp", ranks=4), alone)
     trained("gpt", tmp_path / "again", ranks=4, stop=5)

@@ -35,7 +35,7 @@ def killed(start, reports_seen, **how):
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 12, 25])
-def test_a_run_that_is_asked_to_end_after_any_step_goes_on_to_the_same_bits(start, undisturbed, step):
+def test_resume_after_a_stop_at_any_step_is_bit_identical(start, undisturbed, step):
     finished, expected = undisturbed
     stopped(start, step)
     model, resumed = start(seed=99)
@@ -45,7 +45,7 @@ def test_a_run_that_is_asked_to_end_after_any_step_goes_on_to_the_same_bits(star
     assert same(model, finished)
 
 
-def test_more_processes_take_no_more_rows_at_a_time_than_the_one_before_them(make_gpt):
+def test_resume_with_more_ranks_keeps_rows_at_a_time(make_gpt):
     config = replace(CONFIG, batch=24, accumulation=12)
     one_of_8 = TrainState(make_gpt(), config, Ranks(size=8))
     one_of_8.load_state_dict(TrainState(make_gpt(), config, Ranks()).state_dict())
@@ -53,7 +53,7 @@ def test_more_processes_take_no_more_rows_at_a_time_than_the_one_before_them(mak
     assert one_of_8.rows // len(one_of_8.carries) <= 2
 
 
-def test_many_interruptions_in_one_run_give_the_same_bits(start, undisturbed):
+def test_resume_after_many_interruptions_is_bit_identical(start, undisturbed):
     finished, expected = undisturbed
     draw = random.Random(3)
     done = 0
@@ -66,13 +66,13 @@ def test_many_interruptions_in_one_run_give_the_same_bits(start, undisturbed):
     assert same(model, finished)
 
 
-def test_a_request_during_the_last_step_changes_nothing(start, undisturbed):
+def test_stop_during_the_last_step_changes_nothing(start, undisturbed):
     model, reports = start(stop=26)
     assert plain(reports) == undisturbed[1]
     assert same(model, undisturbed[0])
 
 
-def test_a_death_between_snapshots_goes_on_from_the_last_one(start, undisturbed):
+def test_resume_after_a_kill_uses_the_last_snapshot(start, undisturbed):
     finished, expected = undisturbed
     killed(start, 5)  # step 10; the last snapshot is of step 8
     model, resumed = start()
@@ -82,7 +82,7 @@ def test_a_death_between_snapshots_goes_on_from_the_last_one(start, undisturbed)
     assert same(model, finished)
 
 
-def test_the_newest_snapshots_are_kept_and_the_newest_periodic_one(start, tmp_path):
+def test_newest_and_newest_periodic_snapshots_are_kept(start, tmp_path):
     def kept():
         return [int(folder.name[5:]) for folder in sorted((tmp_path / "snapshots").iterdir())]
 
@@ -96,7 +96,7 @@ def test_the_newest_snapshots_are_kept_and_the_newest_periodic_one(start, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["shard-00001-model-00001-of-00001.safetensors", "progress.json", "SHA256SUMS"])
-def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(start, undisturbed, tmp_path, name):
+def test_damaged_snapshot_falls_back_to_the_one_before(start, undisturbed, tmp_path, name):
     finished, expected = undisturbed
     killed(start, 8)
     path = tmp_path / "snapshots/step-00000016" / name
@@ -111,7 +111,7 @@ def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(start, undisturbe
     assert same(model, finished)
 
 
-def test_no_pickle_in_a_snapshot_is_opened(start, undisturbed, tmp_path):
+def test_snapshot_with_pickle_is_not_opened(start, undisturbed, tmp_path):
     """Torch's own metadata is a pickle, which runs whatever code stands in it."""
     killed(start, 8)
     for folder in (tmp_path / "snapshots").iterdir():
@@ -121,7 +121,7 @@ def test_no_pickle_in_a_snapshot_is_opened(start, undisturbed, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_run_whose_snapshots_are_all_damaged_begins_anew(start, undisturbed, tmp_path):
+def test_run_with_only_damaged_snapshots_begins_anew(start, undisturbed, tmp_path):
     killed(start, 8)
     for folder in (tmp_path / "snapshots").iterdir():
         (folder / "progress.json").write_text("{}")
@@ -134,7 +134,7 @@ def test_a_run_whose_snapshots_are_all_damaged_begins_anew(start, undisturbed, t
     assert same(model, undisturbed[0])
 
 
-def test_what_a_crash_left_in_the_middle_of_a_snapshot_is_cleared_away(start, undisturbed, tmp_path):
+def test_partial_snapshot_of_a_crash_is_removed(start, undisturbed, tmp_path):
     killed(start, 5)
     half = tmp_path / "snapshots/.step-00000012.13.tmp"
     shutil.copytree(tmp_path / "snapshots/step-00000008", half)
@@ -144,7 +144,7 @@ def test_what_a_crash_left_in_the_middle_of_a_snapshot_is_cleared_away(start, un
     assert not half.exists()
 
 
-def test_a_snapshot_that_cannot_be_written_is_told_and_the_one_before_stays(start, undisturbed, tmp_path):
+def test_failed_snapshot_warns_and_keeps_the_one_before(start, undisturbed, tmp_path):
     """The kernel refuses files of more than a kilobyte, as a full disk refuses all; then there is room again."""
     finished, expected = undisturbed
     model, reports = start()
@@ -164,14 +164,14 @@ def test_a_snapshot_that_cannot_be_written_is_told_and_the_one_before_stays(star
     assert (tmp_path / "snapshots/step-00000024").exists()
 
 
-def test_a_state_that_cannot_be_saved_at_the_end_is_an_error_and_not_a_claim(start, tmp_path):
+def test_failed_final_snapshot_is_an_error(start, tmp_path):
     (tmp_path / "snapshots").write_text("no folder")
     _, reports = start(stop=3)
     with pytest.raises(NotSaved, match=r"snapshot not written .*; there is no other"):
         list(reports)
 
 
-def test_a_finished_run_that_is_started_again_after_its_last_snapshot_repeats_the_end(start, undisturbed):
+def test_resume_of_a_finished_run_repeats_the_end(start, undisturbed):
     finished, expected = undisturbed
     assert plain(start()[1]) == expected
     model, again = start()
@@ -181,7 +181,7 @@ def test_a_finished_run_that_is_started_again_after_its_last_snapshot_repeats_th
     assert same(model, finished)
 
 
-def test_a_snapshot_is_of_the_step_it_was_taken_at_however_far_the_training_has_gone(start, tmp_path, monkeypatch):
+def test_asynchronous_snapshot_is_of_its_own_step(start, tmp_path, monkeypatch):
     """It is written by a thread while the next steps change the weights in place."""
     monkeypatch.setattr(snapshot, "FILE_BYTES", 5000)
     _, reports = start()
@@ -204,7 +204,7 @@ def test_a_snapshot_is_of_the_step_it_was_taken_at_however_far_the_training_has_
     assert all(torch.equal(contents[0][name], contents[1][name]) for name in shapes)
 
 
-def test_a_snapshot_is_made_where_the_system_pins_no_memory(tmp_path, monkeypatch):
+def test_snapshot_works_without_pinned_memory(tmp_path, monkeypatch):
     stage = DefaultStager.stage
     tried = []
 
@@ -227,7 +227,7 @@ def test_a_snapshot_is_made_where_the_system_pins_no_memory(tmp_path, monkeypatc
     assert torch.equal(restored["weight"], torch.arange(9.0) + 2)
 
 
-def test_removed_snapshots_are_gone_and_missing_ones_are_no_error(tmp_path):
+def test_removing_snapshots_tolerates_missing_ones(tmp_path):
     snapshots = Snapshots(tmp_path / "x")
     snapshots.remove()
     (tmp_path / "x/step-00000001").mkdir(parents=True)

@@ -30,7 +30,7 @@ SECTION = {
 }
 
 
-def test_the_rule_beside_the_published_table():
+def test_size_rule_matches_the_published_table():
     batches = {
         name: batch_rows(layers, width, 2048) / 2**9 / tokens for name, (layers, width, tokens, _) in TABLE.items()
     }
@@ -43,7 +43,7 @@ def test_the_rule_beside_the_published_table():
     ("size", "layers", "heads", "width", "batch", "rate"),
     [(1, 1, 1, 64, 128, 7.2e-3), (4, 4, 4, 256, 512, 1.8e-3), (12, 12, 12, 768, 2048, 6e-4)],
 )
-def test_a_depth_fills_in_shape_batch_and_learning_rate(size, layers, heads, width, batch, rate):
+def test_size_by_depth_fills_in_shape_batch_and_learning_rate(size, layers, heads, width, batch, rate):
     section = SECTION | {"size": size}
     before = copy.deepcopy(section)
     filled = fill_in_size(section, "pretrain.gpt")
@@ -75,7 +75,7 @@ def test_a_name_is_a_published_size(architecture, size, rate, batch, memory):
     assert getattr(shape, "memory", None) == memory
 
 
-def test_what_is_written_stands_and_the_rest_follows_from_it():
+def test_size_keeps_explicit_values_and_derives_the_rest():
     model = {"context": 64, "width": 384}
     written = SECTION | {"size": 3, "model": model, "training": SECTION["training"] | {"batch": 24}}
     filled = fill_in_size(written, "p")
@@ -90,7 +90,7 @@ def test_what_is_written_stands_and_the_rest_follows_from_it():
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(7, 0), (450, 45), (19_999, 1_999), (500_000, 2_000)])
-def test_the_warm_up_is_that_of_gpt_or_a_tenth_of_the_steps(steps, warmup):
+def test_warmup_is_that_of_gpt_or_a_tenth_of_the_steps(steps, warmup):
     training = {"seed": 1, "steps": steps}
     assert (
         fill_in_size(SECTION | {"size": 3, "training": training}, "p")["training"]["optimizer"]["warmup_steps"]
@@ -98,7 +98,7 @@ def test_the_warm_up_is_that_of_gpt_or_a_tenth_of_the_steps(steps, warmup):
     )
 
 
-def test_a_batch_has_at_least_eight_rows():
+def test_size_batch_has_at_least_eight_rows():
     assert batch_rows(1, 64, 2**17) == 8
 
 
@@ -106,7 +106,7 @@ RECIPES = [(time, architecture) for time, recipes in TIMES.items() for architect
 
 
 @pytest.mark.parametrize(("time", "architecture"), RECIPES)
-def test_a_time_fills_in_a_training_that_can_be_trained(time, architecture):
+def test_size_by_time_fills_in_a_valid_training(time, architecture):
     objective = {"name": OBJECTIVES[architecture]["name"]}
     section = {"architecture": architecture, "objective": objective, "size": time, "training": {"seed": 1}}
     filled = fill_in_size(section, "p")
@@ -118,7 +118,7 @@ def test_a_time_fills_in_a_training_that_can_be_trained(time, architecture):
     assert fill_in_size(filled | {"size": time}, "p") == filled
 
 
-def test_what_is_written_beside_a_time_stands():
+def test_size_by_time_keeps_explicit_values():
     written = {"model": {"width": 64, "dropout": 0.2}, "training": {"seed": 3, "optimizer": {"clip_norm": 2.0}}}
     section = {"architecture": "gpt", "objective": {"name": "hybrid", "rate": 0.4}, "size": "5 core-minutes"} | written
     filled, recipe = fill_in_size(section, "p"), recipe_for("5 core-minutes", "gpt", "p")
@@ -176,12 +176,12 @@ def test_a_section_without_a_size_is_left_as_it_is():
         ({"training": {"optimizer": [1]}}, r"^p\.g\.training\.optimizer: found \[1\]; expected a section"),
     ],
 )
-def test_what_the_rule_cannot_read_is_refused_by_its_dotted_name(changed, message):
+def test_invalid_size_is_refused_by_dotted_name(changed, message):
     with pytest.raises(UserError, match=message):
         fill_in_size(SECTION | {"size": 4} | changed, "p.g")
 
 
-def test_with_a_start_a_time_fills_in_how_to_train():
+def test_size_by_time_with_a_start_fills_in_training():
     """Steps are inversely proportional to what a step costs, and to the share of the time."""
     section = {
         "architecture": "bert",

@@ -91,7 +91,7 @@ def tree(root):
 
 
 @pytest.mark.slow
-def test_another_machine_gets_everything_back_in_another_place(root, tmp_path):
+def test_restore_on_another_machine_and_place(root, tmp_path):
     before = tree(root)
     made = backup.backup(root, str(tmp_path / "kept"))
     shutil.move(root, tmp_path / "lost")
@@ -111,7 +111,7 @@ def test_another_machine_gets_everything_back_in_another_place(root, tmp_path):
     assert json.loads(subprocess.run(status, cwd=there, check=True, capture_output=True).stdout) == {}
 
 
-def test_a_result_that_was_never_committed_comes_back_and_its_stage_does_not_run_again(root, tmp_path, monkeypatch):
+def test_restore_brings_back_uncommitted_results(root, tmp_path, monkeypatch):
     metrics = (root / "m.json").read_bytes()
     backup.backup(root, str(tmp_path / "kept"))
     shutil.rmtree(root / ".dvc/cache")
@@ -123,7 +123,7 @@ def test_a_result_that_was_never_committed_comes_back_and_its_stage_does_not_run
     assert (root / "m.json").read_bytes() == metrics
 
 
-def test_the_registry_of_last_week_comes_back_and_today_s_is_kept_beside_it(root, tmp_path):
+def test_restore_of_an_older_registry_keeps_the_current_one(root, tmp_path):
     kept = str(tmp_path / "kept")
     first = backup.backup(root, kept)
     champion(root, "2")
@@ -154,7 +154,7 @@ def contents(kept):
     return [path.read_bytes() for path in Path(kept).rglob("*") if path.is_file()]
 
 
-def test_of_sweeps_a_backup_has_what_people_read(root, tmp_path):
+def test_backup_of_sweeps_has_only_pages_and_logs(root, tmp_path):
     sweep = root / "artifacts/sweeps/s"
     (sweep / "trials/1/artifacts").mkdir(parents=True)
     names = ("sweep.html", "trials.json", "winner.diff", "trials/0.log")
@@ -184,7 +184,7 @@ def test_a_damaged_backup_changes_nothing(root, tmp_path):
     assert champions(root) == (["1"], "weights 1")
 
 
-def test_results_in_a_cache_outside_the_checkout_are_named_as_left_out(root, tmp_path):
+def test_backup_names_results_in_an_outside_cache(root, tmp_path):
     shutil.move(root / ".dvc/cache", tmp_path / "shared")
     (root / ".dvc/config.local").write_text(f"[cache]\n    dir = {tmp_path / 'shared'}\n")
     (note,) = backup.backup(root, str(tmp_path / "kept")).notes
@@ -195,7 +195,7 @@ def test_results_in_a_cache_outside_the_checkout_are_named_as_left_out(root, tmp
     )
 
 
-def test_only_what_is_new_is_copied_and_what_no_backup_needed_goes_after_a_day(root, tmp_path):
+def test_backup_is_incremental_and_prunes_unneeded_files(root, tmp_path):
     kept = tmp_path / "kept"
     first = backup.backup(root, str(kept))
     assert first.moved == first.size
@@ -217,7 +217,7 @@ def test_only_what_is_new_is_copied_and_what_no_backup_needed_goes_after_a_day(r
     assert champions(root) == (["1"], "weights 1")
 
 
-def test_without_its_manifest_a_backup_is_none_and_the_next_one_is_whole(root, tmp_path):
+def test_backup_without_manifest_is_ignored(root, tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "backups").touch()  # where the folder of manifests would be
@@ -232,7 +232,7 @@ def test_without_its_manifest_a_backup_is_none_and_the_next_one_is_whole(root, t
     assert champions(root) == (["1"], "weights 1")
 
 
-def test_beside_a_pipeline_what_it_discards_is_left_out_and_dvc_lock_names_what_is_there(root, tmp_path, monkeypatch):
+def test_backup_beside_a_pipeline_is_consistent(root, tmp_path, monkeypatch):
     kept = str(tmp_path / "kept")
     files = backup.backup(root, str(tmp_path / "before")).files
     lock = (root / "dvc.lock").read_bytes()
@@ -253,14 +253,14 @@ def test_beside_a_pipeline_what_it_discards_is_left_out_and_dvc_lock_names_what_
     assert (root / "dvc.lock").read_bytes() == lock
 
 
-def test_with_a_server_the_note_says_where_the_rest_is(root, tmp_path, monkeypatch):
+def test_backup_note_mentions_the_mlflow_server(root, tmp_path, monkeypatch):
     kept = str(tmp_path / "kept")
     backup.backup(root, kept)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert backup.backup(root, kept).notes == ["runs, models and decisions are on the MLflow server: back it up there"]
 
 
-def test_wrong_parameters_keep_nothing_from_being_restored(root, tmp_path):
+def test_restore_works_with_invalid_parameters(root, tmp_path):
     kept = str(tmp_path / "kept")
     backup.backup(root, kept)
     elsewhere = f"sqlite:///{tmp_path}/elsewhere/mlflow.db"
@@ -275,7 +275,7 @@ def test_wrong_parameters_keep_nothing_from_being_restored(root, tmp_path):
     assert champions(root) == (["1"], "weights 1")
 
 
-def test_what_cannot_be_done_is_one_line(root, tmp_path):
+def test_backup_and_restore_errors_are_one_line(root, tmp_path):
     kept = tmp_path / "kept"
     with pytest.raises(UserError, match="no backup '2025'; the newest are: none"):
         backup.restore(root, str(kept), "2025")
@@ -288,5 +288,5 @@ def test_what_cannot_be_done_is_one_line(root, tmp_path):
     with checkout.lock_checkout(root, pipeline=True), pytest.raises(UserError, match="another pipeline"):
         backup.restore(root, str(kept))
     (kept / f"backups/{made.name}.json").rename(kept / "backups/2130-12-31T23-59-59-0Z.json")
-    with pytest.raises(UserError, match="is of the future; set the clock"):
+    with pytest.raises(UserError, match="is from the future; set the clock"):
         backup.backup(root, str(kept))

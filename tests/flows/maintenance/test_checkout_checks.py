@@ -60,14 +60,14 @@ def files(root):
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in places}
 
 
-def test_an_undisturbed_checkout_is_well_and_stays_as_it_is(root):
+def test_doctor_finds_nothing_in_an_undisturbed_checkout(root):
     before = files(root)
     report = doctor.run_checks(root, True, mend=True)
     assert (doctor.status(report), report.findings, report.unseen, report.mended) == (doctor.WELL, [], {}, [])
     assert files(root) == before
 
 
-def test_outputs_that_differ_from_the_lock_are_found_and_what_is_missing_is_brought_back(root):
+def test_doctor_finds_outputs_that_differ_from_the_lock(root):
     (root / "f").write_text("9\n")
     (root / "m.json").unlink()
     shutil.rmtree(root / "d")
@@ -82,7 +82,7 @@ def test_outputs_that_differ_from_the_lock_are_found_and_what_is_missing_is_brou
     assert (root / "f").read_text() == "9\n"
 
 
-def test_after_a_kill_one_run_settles_all_and_no_old_output_is_brought_back(root):
+def test_doctor_after_a_kill_restores_no_old_output(root):
     """A stage's outputs are deleted before it runs."""
     history.update(root, begun=1.0)
     shutil.rmtree(root / "d")
@@ -107,7 +107,7 @@ def test_a_new_clone_is_well(root):
     assert "nothing that dvc.lock records is here yet" in report.notes[0]
 
 
-def test_a_run_that_is_due_while_outputs_are_compared_happens_and_they_are_let_alone(root, monkeypatch):
+def test_doctor_does_not_block_a_due_run(root, monkeypatch):
     shutil.rmtree(root / "d")
     compare = output_checks.differing_outputs
 
@@ -122,7 +122,7 @@ def test_a_run_that_is_due_while_outputs_are_compared_happens_and_they_are_let_a
     assert "has started; try again" in report.notes[0]
 
 
-def test_a_cached_object_with_a_flipped_bit_is_found_if_everything_is_read(root):
+def test_doctor_finds_bit_flips_in_the_cache_with_all(root):
     path = next(path for path in (root / ".dvc/cache/files/md5").glob("*/*") if path.suffix != ".dir")
     path.chmod(0o644)
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
@@ -148,7 +148,7 @@ def test_a_journal_with_unsent_points_is_found_once_its_stage_is_dead_and_is_sen
     assert not path.exists()
 
 
-def test_a_damaged_journal_is_found_and_never_sent_away(root, monkeypatch):
+def test_doctor_finds_damaged_journals_and_never_sends_them(root, monkeypatch):
     monkeypatch.setenv("PLM_TRACKING", "on")
     stage = training(root)
     stage.communicate("go on\n")
@@ -176,7 +176,7 @@ def snapshot(root, name, age):
     return f"artifacts/snapshots/{name}"
 
 
-def test_snapshots_that_another_training_s_have_replaced_are_found_and_deleted(root):
+def test_doctor_deletes_replaced_snapshots(root):
     old = snapshot(root, "pretrain-gpt-0123456789abcdef", 300)
     new = snapshot(root, "pretrain-gpt-fedcba9876543210", 200)
     going = snapshot(root, "finetune-gpt-next-2-0123456789abcdef", 100)
@@ -185,14 +185,14 @@ def test_snapshots_that_another_training_s_have_replaced_are_found_and_deleted(r
     assert [(root / name).is_dir() for name in (old, new, going)] == [False, True, True]
 
 
-def test_a_run_for_which_the_disk_has_no_room_is_found(root):
+def test_doctor_finds_too_little_disk_for_a_run(root):
     lock = root / "dvc.lock"
     lock.write_text(lock.read_text().replace("size: 2", f"size: {10**18}", 1))
     (finding,) = findings_of(root, checkout_checks.disk).values()
     assert finding.what.endswith("a run that rebuilds everything writes 2.0 EB")
 
 
-def test_a_broken_part_keeps_nobody_from_looking_at_the_rest(root):
+def test_doctor_checks_the_rest_when_a_part_is_broken(root):
     (root / "d/x").unlink()
     (root / "params.yaml").write_text("tracking: {uri: 3}")
     report = doctor.run_checks(root)

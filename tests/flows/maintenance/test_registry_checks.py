@@ -75,7 +75,7 @@ def not_mended(root):
     return report
 
 
-def test_an_undisturbed_registry_is_well_and_stays_as_it_is(root):
+def test_doctor_finds_nothing_in_an_undisturbed_registry(root):
     before = everything(root)
     assert findings_of(root) == findings_of(root, all_bytes=True) == set()
     assert doctor.status(look(root, True, mend=True)) == doctor.WELL
@@ -107,7 +107,7 @@ def test_a_run_that_mlflow_gc_took_is_found(root):
     not_mended(root)
 
 
-def test_files_that_are_gone_and_checksums_of_another_checkpoint_are_found_in_every_version(root):
+def test_doctor_finds_missing_files_in_every_version(root):
     shutil.rmtree(model_of(root, "1"))
     other = model_of(root, "3") / "artifacts/gpt/SHA256SUMS"
     other.write_text("0" * 64 + "  config.json\n")
@@ -119,7 +119,7 @@ def test_files_that_are_gone_and_checksums_of_another_checkpoint_are_found_in_ev
 
 
 @pytest.mark.parametrize("number", ["1", "2", "3"])
-def test_a_flipped_bit_is_found_in_champion_and_challenger_and_with_all_in_every_version(root, number):
+def test_doctor_finds_bit_flips_in_registered_models(root, number):
     path = model_of(root, number) / "artifacts/gpt/model.safetensors"
     content = bytearray(path.read_bytes())
     content[50] ^= 1
@@ -147,7 +147,7 @@ def test_evidence_that_is_missing_or_damaged_is_found(root):
     not_mended(root)
 
 
-def test_aliases_that_name_nothing_are_found_and_only_the_champion_is_left_to_people(root):
+def test_doctor_removes_dangling_aliases_except_champion(root):
     for alias in ("champion", "challenger"):
         sql(root, "update registered_model_aliases set version = 7 where alias = ?", alias)
     what = {alias: f"the alias {alias} names version 7, which does not exist" for alias in ("champion", "challenger")}
@@ -155,7 +155,7 @@ def test_aliases_that_name_nothing_are_found_and_only_the_champion_is_left_to_pe
     mended(root, ("the model plm", what["challenger"]))
 
 
-def test_a_champion_whom_the_ledger_does_not_know_is_found(root):
+def test_doctor_finds_a_champion_missing_in_the_ledger(root):
     with model_registry.open_registry(root) as opened:
         opened.set_alias("champion", "1")
     assert findings_of(root) == {("the model plm", "somebody has made version 1 the champion, but the ledger has 2")}
@@ -166,7 +166,7 @@ def test_a_champion_whom_the_ledger_does_not_know_is_found(root):
     assert left.mend == "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
 
 
-def test_a_decision_that_was_interrupted_is_found_and_carried_through(root):
+def test_doctor_completes_interrupted_decisions(root):
     with model_registry.open_registry(root) as opened:
         run = opened.ledger.begin(Decision("promoted by hand", "1", "2", ["because"]))
     wrong = (f"run {run} of the ledger", "a decision was interrupted: version 1 promoted by hand")
@@ -176,7 +176,7 @@ def test_a_decision_that_was_interrupted_is_found_and_carried_through(root):
         assert (opened.alias("champion"), opened.ledger.champions()) == ("1", ["1", "2", "1"])
 
 
-def test_tags_of_a_verdict_that_are_missing_are_found_and_taken_from_the_ledger(root):
+def test_doctor_restores_verdict_tags_from_the_ledger(root):
     with model_registry.open_registry(root) as opened:
         opened.client.delete_model_version_tag("plm", "3", "gate")
     wrong = ("plm version 3", "tags of its verdict are missing: gate")
@@ -186,7 +186,7 @@ def test_tags_of_a_verdict_that_are_missing_are_found_and_taken_from_the_ledger(
         assert opened.get("3").tags["gate"] == "refused"
 
 
-def test_what_the_store_refuses_while_it_is_mended_is_a_line(root):
+def test_doctor_reports_refusals_of_the_store_in_a_line(root):
     with model_registry.open_registry(root) as opened:
         opened.client.delete_model_version_tag("plm", "3", "gate")
     sql(root, "create trigger no before insert on model_version_tags begin select raise(abort, 'not today'); end")
@@ -202,7 +202,7 @@ def test_a_version_that_was_never_judged_is_found_once_its_registration_must_be_
     assert left.mend.endswith("; otherwise `plm promote 4 --reason ...` does")
 
 
-def test_a_registration_that_was_killed_is_found_and_ended_and_a_young_one_is_not(root):
+def test_doctor_ends_killed_registrations_only(root):
     runs = [register(root, content, version=False, hours_ago=hours) for content, hours in ((b"x", 2), (b"y", 0))]
     for run in runs:
         sql(root, "update runs set status = 'RUNNING', end_time = null where run_uuid = ?", run)
@@ -223,7 +223,7 @@ def test_a_run_without_process_or_journal_is_found_and_ended_but_not_one_of_anot
     mended(root, wrong)
 
 
-def test_a_run_that_ends_while_the_doctor_looks_is_well_and_keeps_how_it_ended(root, monkeypatch):
+def test_doctor_keeps_the_status_of_a_run_that_ends_meanwhile(root, monkeypatch):
     with model_registry.open_registry(root) as opened:
         tags = {"plm.journal": "1-s-0", "plm.host": socket.gethostname()}
         slow, slower = (opened.client.create_run(opened.experiment(), tags=tags).info.run_id for _ in range(2))
@@ -242,7 +242,7 @@ def test_a_run_that_ends_while_the_doctor_looks_is_well_and_keeps_how_it_ended(r
         assert [opened.client.get_run(run).info.status for run in (slow, slower)] == ["FINISHED"] * 2
 
 
-def test_in_a_checkout_that_was_moved_all_is_well(root, tmp_path):
+def test_doctor_finds_nothing_in_a_moved_checkout(root, tmp_path):
     moved = tmp_path / "checkout"
     shutil.copytree(root, moved)
     shutil.rmtree(root / "artifacts/mlflow/artifacts")
@@ -250,7 +250,7 @@ def test_in_a_checkout_that_was_moved_all_is_well(root, tmp_path):
     assert look(root).findings != []
 
 
-def test_with_mlflow_away_it_says_so(root, monkeypatch):
+def test_doctor_reports_unreachable_mlflow(root, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     report = look(root)
     assert doctor.status(report) == doctor.UNSEEN

@@ -71,7 +71,7 @@ def well(root):
     return doctor.status(report) == doctor.WELL
 
 
-def test_cached_objects_go_when_they_are_old_and_no_lock_of_that_time_needs_them(root):
+def test_gc_deletes_old_cache_objects_no_lock_needs(root):
     cache = root / ".dvc/cache/files/md5"
     made = []
     for text, committed_days_ago in (("outdated", 20), ("committed", 3), ("in between", None), ("now", None)):
@@ -89,7 +89,7 @@ def test_cached_objects_go_when_they_are_old_and_no_lock_of_that_time_needs_them
     assert well(root)
 
 
-def test_what_the_oldest_commit_of_that_time_needs_stays_though_its_record_is_older(root):
+def test_gc_keeps_objects_of_the_oldest_kept_commit(root):
     objects = root / ".dvc/cache/files/md5"
     needed = ran(root, "needed")
     commit(root, 20)
@@ -101,7 +101,7 @@ def test_what_the_oldest_commit_of_that_time_needs_stays_though_its_record_is_ol
     assert set(objects.glob("*/*")) == needed | now
 
 
-def test_what_a_merged_commit_of_that_time_needs_stays_though_the_merge_took_the_other_record(root):
+def test_gc_keeps_objects_of_merged_commits(root):
     ran(root, "first")
     commit(root, 6)
     git = partial(subprocess.run, cwd=root, check=True)
@@ -117,7 +117,7 @@ def test_what_a_merged_commit_of_that_time_needs_stays_though_the_merge_took_the
     assert whats(output_checks.old_objects, root) == []
 
 
-def test_the_remote_is_cleared_up_only_if_the_rules_say_so(root, tmp_path):
+def test_gc_of_the_remote_is_opt_in(root, tmp_path):
     subprocess.run([sys.executable, "-m", "dvc", "remote", "add", "-d", "r", str(tmp_path / "remote")], check=True)
     ran(root, "first")
     subprocess.run([sys.executable, "-m", "dvc", "push", "-q"], check=True)
@@ -131,7 +131,7 @@ def test_the_remote_is_cleared_up_only_if_the_rules_say_so(root, tmp_path):
     assert well(root)
 
 
-def test_a_list_that_only_the_remote_has_is_not_pulled_and_its_files_stay_there(root, tmp_path):
+def test_gc_keeps_files_of_directories_only_on_the_remote(root, tmp_path):
     remote, objects = tmp_path / "remote", root / ".dvc/cache/files/md5"
     subprocess.run([sys.executable, "-m", "dvc", "remote", "add", "-d", "r", str(remote)], check=True)
     needed = ran(root, "needed")
@@ -151,7 +151,7 @@ def test_a_list_that_only_the_remote_has_is_not_pulled_and_its_files_stay_there(
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_cache_outside_the_checkout_is_cleared_up_only_if_the_rules_say_that_no_other_uses_it(root, tmp_path, linked):
+def test_gc_of_a_shared_cache_is_opt_in(root, tmp_path, linked):
     shared = tmp_path / "shared"
     if linked:
         shared.mkdir()
@@ -167,7 +167,7 @@ def test_a_cache_outside_the_checkout_is_cleared_up_only_if_the_rules_say_that_n
     assert well(root)
 
 
-def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root, monkeypatch):
+def test_gc_deletes_nothing_when_git_fails(root, monkeypatch):
     for text in ("committed", "now"):
         ran(root, text)
         commit(root, 3)
@@ -184,7 +184,7 @@ def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root,
     assert len(whats(output_checks.old_objects, root)) == 1
 
 
-def test_old_snapshots_go_unless_a_training_is_at_work(root):
+def test_gc_deletes_old_snapshots_of_idle_trainings(root):
     old, young = (root / f"artifacts/snapshots/pretrain-{name}-0123456789abcdef" for name in ("a", "b"))
     parts = root / "artifacts/parts/clean"  # of a stage that nobody has run again
     for folder in (old, young, parts):
@@ -202,7 +202,7 @@ def test_old_snapshots_go_unless_a_training_is_at_work(root):
     assert [folder.exists() for folder in (old, young, parts)] == [False, True, False]
 
 
-def test_a_journal_goes_once_it_is_old_and_sent_and_never_one_with_unsent_points(root):
+def test_gc_deletes_old_sent_journals_only(root):
     training(root, "the digest").communicate("stop\n")
     (journal,) = root.glob("artifacts/journals/*.jsonl")
     aged(journal, days=8)
@@ -221,7 +221,7 @@ def gc(root, *arguments, answer=""):
     return subprocess.run(command, cwd=root, input=answer, capture_output=True, text=True, check=False)
 
 
-def test_the_command_says_what_it_would_delete_and_deletes_it_without_a_terminal(root):
+def test_gc_lists_and_deletes_without_a_terminal(root):
     folder = root / "artifacts/compiled/ab"
     folder.mkdir(parents=True)
     compiled, read, _ = files = [folder / name for name in ("old.so", "read.so", "new.so")]
@@ -240,7 +240,7 @@ def test_the_command_says_what_it_would_delete_and_deletes_it_without_a_terminal
     assert gc(root).stdout == "nothing to delete\n"
 
 
-def test_at_a_terminal_nothing_is_deleted_until_yes_is_said(root):
+def test_gc_asks_at_a_terminal(root):
     import pty
 
     compiled = root / "artifacts/compiled/old.so"
@@ -256,7 +256,7 @@ def test_at_a_terminal_nothing_is_deleted_until_yes_is_said(root):
     os.close(its)
 
 
-def test_beside_a_pipeline_or_without_rules_nothing_is_deleted(root):
+def test_gc_deletes_nothing_beside_a_pipeline_or_without_rules(root):
     with lock_checkout(root, pipeline=True), pytest.raises(HeldError, match="another pipeline"):
         doctor.collect_garbage(root, delete=True)
     (root / "params.yaml").write_text(PARAMS.partition("retention:")[0])
@@ -274,7 +274,7 @@ def test_the_doctor_s_status_is_for_monitoring(root, monkeypatch, capsys, text, 
     assert len(json.loads(capsys.readouterr().out)["findings"]) == status
 
 
-def test_a_sweep_goes_when_nobody_has_gone_on_with_it_and_it_does_not_run(root):
+def test_gc_deletes_abandoned_sweeps(root):
     ran(root, "1")
     commit(root, days_ago=0)
     for name in ("old", "new", "running"):

@@ -44,7 +44,7 @@ def well(root):
     return doctor.status(findings.apply_checks({"registry": check}, root, True)) == doctor.WELL
 
 
-def test_what_an_alias_the_ledger_a_person_the_checkout_or_a_decision_needs_stays(root):
+def test_gc_keeps_needed_versions(root):
     made = [register(root, content) for content in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h")]
     former, champion, kept, _, begun, aliased, old, newest = made
     for number in (former, champion):
@@ -61,7 +61,7 @@ def test_what_an_alias_the_ledger_a_person_the_checkout_or_a_decision_needs_stay
     assert newest not in whats(root)
 
 
-def test_a_version_goes_with_its_run_its_model_and_their_files_and_frees_what_was_said(root):
+def test_gc_deletes_a_version_with_its_run_and_files(root):
     register(root, b"a")
     newest = register(root, b"b")
     run, model = run_of(root, "1"), model_of(root, "1")
@@ -79,7 +79,7 @@ def test_a_version_goes_with_its_run_its_model_and_their_files_and_frees_what_wa
     assert well(root)
 
 
-def test_a_version_that_became_the_champion_meanwhile_stays(root):
+def test_gc_keeps_a_version_promoted_meanwhile(root):
     register(root, b"a")
     register(root, b"b")
     for waste in old_versions(root, RULES):
@@ -89,7 +89,7 @@ def test_a_version_that_became_the_champion_meanwhile_stays(root):
     assert well(root)
 
 
-def test_registrations_that_made_no_version_and_deleted_runs_go_when_they_are_old(root):
+def test_gc_deletes_old_failed_registrations_and_deleted_runs(root):
     old, young = (register(root, b"x", version=False, hours_ago=hours) for hours in (2, 0))
     with model_registry.open_registry(root) as opened:
         client, experiment = opened.client, opened.experiment()
@@ -125,7 +125,7 @@ class DiedError(BaseException):
 
 
 @pytest.mark.slow
-def test_whoever_is_killed_after_any_call_leaves_nothing_wrong_and_the_next_time_goes_on(root, monkeypatch):
+def test_gc_resumes_after_a_kill_at_any_call(root, monkeypatch):
     """Of MLflow's calls that change something; whoever is killed before one is killed after the one before it."""
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
     from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as Versions
@@ -156,14 +156,14 @@ def fatal(method):
     return done_and_dead
 
 
-def test_a_project_without_a_registry_has_nothing_to_delete(root):
+def test_gc_of_a_project_without_registry(root):
     shutil.rmtree(root / "artifacts")
     assert whats(root) == []
     assert not (root / "artifacts").exists()
 
 
 @pytest.mark.slow
-def test_on_a_server_files_go_and_what_stays_of_a_run_is_not_found_again(root, server, monkeypatch):
+def test_gc_on_a_server_deletes_files_once(root, server, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
     client = MlflowClient(server.address, server.address)
     client.create_experiment("plm")

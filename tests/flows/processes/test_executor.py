@@ -33,7 +33,7 @@ def launcher(stage, **env):
             return " ".join(grant.launcher)
 
 
-def test_a_launcher_is_told_what_a_stage_wants_of_a_node():
+def test_launcher_receives_the_resources_of_a_stage():
     srun = "env --cpus-per-task={cores} --gpus={gpus} '--job-name=my {stage}'"
     wanted = {"PLM_CLUSTER": srun, "PLM_CORES": "8"}
     assert launcher(Stage("pack"), **wanted) == "env --cpus-per-task=1 --gpus=0 --job-name=my pack"
@@ -54,7 +54,7 @@ def test_ray_is_a_launcher_of_this_python():
     )
 
 
-def test_on_ray_a_stage_that_needs_nodes_together_has_them_under_one_name(monkeypatch):
+def test_ray_stage_of_several_nodes_has_one_name(monkeypatch):
     for name, value in (("CLUSTER", "ray"), ("CORES", "1"), ("NODES", "3")):
         monkeypatch.setenv(f"PLM_{name}", value)
     cluster = executor.detect()
@@ -92,7 +92,7 @@ EXPECTED = r".*; expected `ray`, or a command such as `srun --cpus"
         ("srnu -n1", "'srnu -n1': no program 'srnu' on the PATH"),
     ],
 )
-def test_what_is_no_launcher_is_one_line(monkeypatch, given, message):
+def test_invalid_launcher_is_one_line(monkeypatch, given, message):
     monkeypatch.setenv("PLM_CLUSTER", given)
     with pytest.raises(UserError, match=f"PLM_CLUSTER: {message}"):
         executor.detect()
@@ -152,7 +152,7 @@ def launched(tmp_path):
     return run
 
 
-def test_the_status_is_the_one_that_the_stage_had_there(launched):
+def test_launcher_status_is_that_of_the_stage(launched):
     assert launched("true").memory > 0
     with pytest.raises(StageError, match="one: exit status 9: no more") as failed:
         launched("echo 'error: no more'; exit 9")
@@ -160,7 +160,7 @@ def test_the_status_is_the_one_that_the_stage_had_there(launched):
     assert launched.lines == ["placed", "placed", "error: no more"]
 
 
-def test_a_launcher_that_ends_before_its_stage_is_tried_again(launched):
+def test_launcher_that_ends_before_its_stage_is_retried(launched):
     with pytest.raises(
         StageError, match="the command in PLM_CLUSTER ended with status 137 and did not report how the stage"
     ) as lost:
@@ -196,7 +196,7 @@ def helping(tmp_path):
     return run
 
 
-def test_a_stage_is_helped_when_it_asks_for_that_until_it_ends(helping, tmp_path):
+def test_stage_gets_helpers_on_request_until_it_ends(helping, tmp_path):
     helping.ask("echo of one that was killed >> helpers")
     with helping(nodes=2):
         time.sleep(1.2)
@@ -209,7 +209,7 @@ def test_a_stage_is_helped_when_it_asks_for_that_until_it_ends(helping, tmp_path
     assert helping.lines == ["clean", "clean"]
 
 
-def test_a_helper_that_fails_is_said_and_another_one_takes_its_place(helping, monkeypatch, tmp_path):
+def test_failed_helper_is_reported_and_replaced(helping, monkeypatch, tmp_path):
     monkeypatch.setattr(executor, "AGAIN_S", 0.1)
     with helping():
         helping.ask("echo no room; test -e second || { touch second; exit 3; }; touch third; exec sleep 600")

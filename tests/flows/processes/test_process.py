@@ -97,7 +97,7 @@ def project_with(folder: Path, code: str) -> Path:
     return folder
 
 
-def test_lines_come_as_they_are_written_in_utf_8_and_processor_seconds_are_told(tmp_path, make, command, monkeypatch):
+def test_stage_output_is_streamed_as_utf8_with_cpu_seconds(tmp_path, make, command, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     code = "import time, os\nprint('\u2581', '\\udce9')\ntime.sleep(1)\nprint(os.environ['WORD'])\n"
     code += "while time.process_time() < 0.5:\n    pass\n"
@@ -164,7 +164,7 @@ def test_a_stage_has_the_umask_of_the_flow_whatever_a_library_sets_meanwhile(tmp
         ("raise ValueError('wrong')", 1, False, "ValueError: wrong"),
     ],
 )
-def test_a_failure_tells_the_commands_own_status_and_reason(tmp_path, make, command, code, status, transient, reason):
+def test_stage_failure_has_the_status_of_the_command(tmp_path, make, command, code, status, transient, reason):
     with pytest.raises(StageError) as caught:
         make(project_with(tmp_path, code)).run("one", command, print)
     assert (caught.value.status, caught.value.transient) == (status, transient)
@@ -172,9 +172,7 @@ def test_a_failure_tells_the_commands_own_status_and_reason(tmp_path, make, comm
 
 
 @pytest.mark.parametrize("ending", ["", "print('interrupted: a process was killed by signal 9'); sys.exit(75)"])
-def test_a_stage_that_the_kernel_kills_for_memory_is_told_as_such_and_not_tried_again(
-    tmp_path, make, command, ending, monkeypatch
-):
+def test_stage_killed_for_memory_is_not_retried(tmp_path, make, command, ending, monkeypatch):
     counter = tmp_path / "vmstat"
     counter.write_text("oom_kill 7\n")
     code = f"import os, sys\nopen({str(counter)!r}, 'w').write('pgfault 9\\noom_kill 8\\n')\n"
@@ -208,7 +206,7 @@ def test_interrupting_lets_the_stage_save_and_ends_every_descendant(tmp_path, ma
         processes.run("one", command, print)
 
 
-def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path, make, command):
+def test_stage_that_ignores_signals_is_killed(tmp_path, make, command):
     code = "import os, signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\n"
     code += "open('pids', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     root = project_with(tmp_path, code)
@@ -235,14 +233,14 @@ def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path, command):
     assert (root / "saved").read_text() == "state"
 
 
-def test_a_killed_supervisor_is_worth_another_try(tmp_path, make, command):
+def test_killed_supervisor_is_retried(tmp_path, make, command):
     root = project_with(tmp_path, "import os, time\nos.kill(os.getsid(0), 9)\ntime.sleep(1)\n")
     with pytest.raises(StageError) as caught:
         make(root).run("one", command, print)
     assert caught.value.transient
 
 
-def test_a_forked_stage_is_what_a_started_one_is(tmp_path, make):
+def test_forked_stage_equals_a_started_one(tmp_path, make):
     (tmp_path / "beside.py").write_text(
         "def hello():\n    import os\n    print('hello from', os.getcwd(), flush=True)\n"
     )
@@ -276,14 +274,14 @@ def test_a_forked_stage_has_the_libraries_and_reads_the_project_anew(tmp_path, m
         ("echo begun; printf done", ["begun", "done"]),  # whose last line is not a whole one
     ],
 )
-def test_a_command_that_needs_its_shell_gets_it(tmp_path, make, text, expected):
+def test_command_with_shell_syntax_gets_a_shell(tmp_path, make, text, expected):
     lines: list[str] = []
     root = project_with(tmp_path, "import sys\nprint('email.mime' in sys.modules)")
     make(root).run("one", ["/bin/sh", "-c", text], lines.append)
     assert lines == expected
 
 
-def test_another_python_on_the_path_is_the_one_that_runs(tmp_path, make):
+def test_another_python_on_the_path_is_used(tmp_path, make):
     other = tmp_path / "bin/python"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\necho another one\n")
@@ -294,7 +292,7 @@ def test_another_python_on_the_path_is_the_one_that_runs(tmp_path, make):
     assert lines == ["another one"]
 
 
-def test_when_the_process_that_forks_dies_its_stages_end_well_and_others_are_started(tmp_path, make):
+def test_dead_fork_server_is_replaced_and_its_stages_end_well(tmp_path, make):
     processes = make(project_with(tmp_path, "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('ended')"))
     lines: list[str] = []
 

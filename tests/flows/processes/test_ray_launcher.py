@@ -100,7 +100,7 @@ def busy(cluster):
     return [raylets[runner["ppid"]] for runner in runners if runner["ppid"] in raylets]
 
 
-def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path, start):
+def test_ray_runs_a_command_as_locally(cluster, tmp_path, start):
     program = (
         "import os, sys; print(os.getcwd()); print(os.environ['MINE']); print(os.environ['CUDA_VISIBLE_DEVICES']);"
     )
@@ -125,13 +125,13 @@ def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cl
 
 
 @pytest.mark.parametrize("together", ["", "2:few"])
-def test_what_no_node_has_is_one_line(cluster, tmp_path, start, together):
+def test_ray_resources_no_node_has_are_one_line(cluster, tmp_path, start, together):
     process = start(tmp_path, "true", cores=3, together=together)
     assert "error: no node of the Ray cluster has 3 cores and 0 GPUs (" in process.communicate()[0]
     assert process.returncode == 2
 
 
-def test_what_is_busy_is_waited_for_and_a_node_without_the_checkout_is_named(cluster, tmp_path, start):
+def test_ray_waits_for_busy_nodes_and_names_missing_checkout(cluster, tmp_path, start):
     folder = tmp_path / "gone"
     folder.mkdir()
     first = [start(tmp_path, "sh", "-c", "echo begun; until test -e go; do sleep 0.1; done") for _ in range(2)]
@@ -148,7 +148,7 @@ def test_what_is_busy_is_waited_for_and_a_node_without_the_checkout_is_named(clu
     assert [process.wait() for process in (*first, *others)] == [0, 0, 0, 2]
 
 
-def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
+def test_ray_nodes_are_allocated_together_or_not_at_all(cluster, tmp_path, start):
     """Of two nodes the first group has both, though it uses one until another command of it comes."""
     first = start(tmp_path, "sh", "-c", "echo begun; sleep 900", together="2:first")
     assert "begun\n" in first.stdout
@@ -165,7 +165,7 @@ def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
     assert late.returncode == INTERRUPTED
 
 
-def test_a_node_that_dies_is_tried_again_on_another(cluster, toy, pipeline):
+def test_ray_retries_a_dead_node_on_another(cluster, toy, pipeline):
     """The stage's first try takes its node with it."""
     root = toy(
         """
@@ -199,7 +199,7 @@ pathlib.Path("out.txt").write_text("made")
     wait_for(lambda: not alive(pid))
 
 
-def test_no_cluster_is_one_line_and_tried_again(tmp_path, start):
+def test_ray_without_a_cluster_is_one_line_and_retried(tmp_path, start):
     process = start(tmp_path, "true", RAY_ADDRESS="127.0.0.1:1")
     output = process.communicate()[0]
     assert process.returncode == INTERRUPTED, output

@@ -24,7 +24,7 @@ GPUS = Stage("gpus", gpu="all", cores="all")
 A, B, C = (f"GPU-{letter}-{uuid.uuid4()}" for letter in "abc")  # claims hold on the whole machine
 
 
-def test_first_come_first_served_so_that_small_stages_do_not_starve_a_large_one():
+def test_resources_are_first_come_first_served():
     shared = Machine(2)
     order: list[str] = []
     with shared.acquire(ONE):
@@ -80,7 +80,7 @@ def test_each_gpu_goes_to_one_stage_with_one_core_for_it():
         assert without == resources.Grant({})
 
 
-def test_who_waits_for_a_gpu_leaves_the_cores_to_others():
+def test_waiting_for_a_gpu_holds_no_cores():
     shared = Machine(3, (A,))
     order: list[str] = []
     with shared.acquire(GPU):
@@ -93,7 +93,7 @@ def test_who_waits_for_a_gpu_leaves_the_cores_to_others():
     assert order == ["both", "gpu", "gpu", "gpu"]
 
 
-def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go():
+def test_gpu_of_another_flow_is_waited_for():
     with Machine(1, (A,)).acquire(GPU) as grant:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=grant.fds)
     order: list[str] = []
@@ -104,7 +104,7 @@ def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go():
     assert order == ["gpu"]
 
 
-def test_a_stage_that_wants_all_gpus_gets_those_it_sees_with_a_core_for_each():
+def test_stage_for_all_gpus_gets_visible_ones_with_cores():
     shared = Machine(4, (C, A, B))
     order: list[str] = []
     with shared.acquire(GPUS) as grant, shared.acquire(ONE):
@@ -146,7 +146,7 @@ def test_stages_with_one_gpu_do_not_starve_one_that_wants_all(same_process):
     assert order == ["gpus", "gpu"]
 
 
-def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other():
+def test_all_gpus_in_different_order_do_not_deadlock():
     names = (A, B, C)
     order: list[str] = []
 
@@ -161,7 +161,7 @@ def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other():
     assert order == ["taken", "given back"] * 40
 
 
-def test_who_waits_for_gpus_is_not_in_the_way_of_who_sees_others():
+def test_waiting_for_gpus_does_not_block_users_of_others():
     order: list[str] = []
     with Machine(2, (A,)).acquire(GPUS):
         waiting = _later(Machine(2, (A, B)), GPUS, order)
@@ -172,7 +172,7 @@ def test_who_waits_for_gpus_is_not_in_the_way_of_who_sees_others():
     assert order == ["gpus"]
 
 
-def test_a_pipeline_says_which_other_one_has_the_same_cores():
+def test_pipeline_names_another_one_with_the_same_cores():
     code = "from flows.processes import resources\nwith resources.announce_pipeline(print):\n"
     code += "    print(1, flush=True)\n    input()"
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -200,7 +200,7 @@ def test_waiting_ends_when_the_pipeline_is_cancelled(gpus):
             waiting.result()
 
 
-def test_detection_listens_to_the_environment(monkeypatch):
+def test_resource_detection_reads_the_environment(monkeypatch):
     monkeypatch.setenv("PLM_CORES", "3")
     monkeypatch.setenv("PLM_GPUS", "2")
     assert (Machine.detect().cores, Machine.detect().gpus_at_most) == (3, 2)

@@ -37,7 +37,7 @@ def looked(*arguments) -> list[str]:
     return warnings
 
 
-def test_outputs_that_need_more_than_the_disk_has_are_told_with_what_frees_some(tmp_path):
+def test_too_little_disk_for_outputs_is_reported_with_remedy(tmp_path):
     assert looked(tmp_path, *ENOUGH) == []
     half = shutil.disk_usage(tmp_path).free // 2
     (warning,) = looked(tmp_path, half, 0)
@@ -45,7 +45,7 @@ def test_outputs_that_need_more_than_the_disk_has_are_told_with_what_frees_some(
     assert "`plm gc`" in warning
 
 
-def test_memory_is_that_of_the_machine_or_what_its_control_group_leaves(tmp_path, group):
+def test_available_memory_is_limited_by_cgroup(tmp_path, group):
     assert resources.available_memory() == min(1_500_000_000, psutil.virtual_memory().available)
     (warning,) = looked(tmp_path, 0, 1 << 40)
     assert warning.endswith("of memory are free, but this stage last took 1099.5 GB: it may be killed")
@@ -53,7 +53,7 @@ def test_memory_is_that_of_the_machine_or_what_its_control_group_leaves(tmp_path
     assert resources.available_memory() > 1_500_000_000 or psutil.virtual_memory().available < 1_600_000_000
 
 
-def test_what_the_kernel_killed_is_counted_in_the_control_group_or_on_the_machine(group, tmp_path, monkeypatch):
+def test_oom_kills_are_counted_by_cgroup_or_machine(group, tmp_path, monkeypatch):
     assert resources.oom_kills() == 2
     (group / "memory.events").unlink()
     assert resources.oom_kills() == int(re.search(r"oom_kill (\d+)", Path("/proc/vmstat").read_text())[1])
@@ -61,7 +61,7 @@ def test_what_the_kernel_killed_is_counted_in_the_control_group_or_on_the_machin
     assert resources.oom_kills() == 0
 
 
-def test_a_stage_is_compared_with_its_last_run(toy):
+def test_room_for_a_stage_is_estimated_from_its_last_run(toy):
     root = toy("stages:\n  s: {cmd: head -c 70000 /dev/zero > out.txt, outs: [out.txt]}\n")
     assert Graph(root).size("s") == 0
     subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=root, check=True)

@@ -102,7 +102,7 @@ def forget(root, version):
         shutil.rmtree(root / f"artifacts/mlflow/artifacts/{run}")
 
 
-def test_a_trial_of_a_version_takes_no_gpu_from_others(root, monkeypatch):
+def test_version_trial_takes_no_gpu(root, monkeypatch):
     started = []
     process = contextlib.nullcontext(SimpleNamespace(stderr=None, wait=lambda: 1))
     monkeypatch.setattr(supervisor, "start_supervisor", lambda *_, **options: started.append(options["env"]) or process)
@@ -115,7 +115,7 @@ def test_a_trial_of_a_version_takes_no_gpu_from_others(root, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_life_of_a_registered_model(root, tokenizer, capfd):
+def test_registered_model_lifecycle(root, tokenizer, capfd):
     """One test, because each step needs the one before: loading models in fresh processes takes seconds."""
     assert promotion.register(root, [Stage("ingest")], None) == []
 
@@ -193,7 +193,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_loaded_is_refused_and_the_champion_answers(root, tokenizer):
+def test_promotion_refuses_a_model_that_cannot_be_loaded(root, tokenizer):
     train(root, tokenizer, seed=1, nats=200.0)
     promotion.register(root, [STAGE], None)
     damaged = train(root, tokenizer, seed=4, nats=100.0)
@@ -225,7 +225,7 @@ def _take_the_code_away(root, version):
     ("file", "measured"),
     [("likelihood.csv", ("", "")), ("sst2.3.csv", ("sst2", "3")), ("own-pairs.0.csv", ("own-pairs", "0"))],
 )
-def test_a_file_of_evidence_says_what_measures_it(file, measured):
+def test_task_and_seed_follow_from_evidence_file_name(file, measured):
     """By the seed: none is a likelihood, 0 is a set of minimal pairs, for which nothing is trained."""
     assert gate_runner.task_and_seed(file) == measured
     if measured[1] == "0":
@@ -264,7 +264,7 @@ for name, text in {files}.items():
 
 
 @pytest.mark.slow
-def test_a_champion_with_other_examples_seeds_or_costs_is_evaluated_again(root, tokenizer, capfd):
+def test_champion_with_other_examples_is_evaluated_again(root, tokenizer, capfd):
     """Both tasks are replaced by ones that know today's examples: the real ones need a corpus."""
     (root / "params.yaml").write_text(BY_SCORE)
     folder = root / "artifacts/evidence/gpt"
@@ -329,7 +329,7 @@ def _damage_the_checkpoint(root):
 
 
 @pytest.mark.slow
-def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last_champion_of_its_paper(root, tokenizer):
+def test_promotion_compares_with_the_last_champion_of_its_quantity(root, tokenizer):
     """The likelihood of the champion, which a person has made one, cannot be compared with the challenger's."""
     (root / "params.yaml").write_text(BY_SCORE)
 
@@ -375,7 +375,7 @@ def test_an_opened_registry_leaves_the_environment_as_it_was(root):
     assert dict(os.environ) == before
 
 
-def test_with_mlflow_down_registration_says_so_at_once(root, tokenizer, monkeypatch):
+def test_registration_reports_mlflow_down_at_once(root, tokenizer, monkeypatch):
     train(root, tokenizer, seed=5, nats=100.0)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://bot:s3cret@127.0.0.1:9")
     begin = time.monotonic()
@@ -385,7 +385,7 @@ def test_with_mlflow_down_registration_says_so_at_once(root, tokenizer, monkeypa
     assert time.monotonic() - begin < 30
 
 
-def test_evidence_that_no_stage_of_the_graph_makes_is_left_out(root):
+def test_registration_leaves_out_evidence_of_no_stage(root):
     folder = root / "artifacts/evidence/gpt"
     folder.mkdir(parents=True)
     for name in ("likelihood.csv", "removed-task.1.csv", "kept-task.1.csv"):

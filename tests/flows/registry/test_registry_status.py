@@ -44,7 +44,7 @@ def write(root, statement):
     database.close()
 
 
-def test_a_store_is_asked_when_it_the_question_or_what_was_kept_has_changed(root, store_answers):
+def test_registry_status_cache_is_invalidated_by_changes(root, store_answers):
     assert [registry_status.registry_status(root) for _ in range(3)] == store_answers * 3
     write(root, "insert into aliases values ('champion')")
     assert [registry_status.registry_status(root) for _ in range(2)] == [store_answers[1]] * 2
@@ -55,7 +55,7 @@ def test_a_store_is_asked_when_it_the_question_or_what_was_kept_has_changed(root
         assert registry_status.registry_status(root) == store_answers[number]
 
 
-def test_what_is_only_in_the_write_ahead_log_is_a_change(root, store_answers):
+def test_registry_status_notices_the_write_ahead_log(root, store_answers):
     with contextlib.closing(sqlite3.connect(root / "store.db")) as database:
         database.execute("pragma journal_mode = wal")
         registry_status.registry_status(root)
@@ -64,7 +64,7 @@ def test_what_is_only_in_the_write_ahead_log_is_a_change(root, store_answers):
         assert registry_status.registry_status(root) == store_answers[1]
 
 
-def test_a_server_is_always_asked_and_an_empty_address_is_none(root, store_answers, monkeypatch):
+def test_registry_status_never_caches_a_server(root, store_answers, monkeypatch):
     for address in ("http://127.0.0.1:9", "", ""):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         registry_status.registry_status(root)

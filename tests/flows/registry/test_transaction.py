@@ -159,9 +159,7 @@ def killed(root, act, at, after):
         ("roll back", [("rolled back to", "1", "2")]),
     ],
 )
-def test_whatever_call_is_the_last_the_next_process_ends_as_if_nothing_had_been(
-    root, empty_store, act, decisions, every
-):
+def test_registry_transaction_recovers_from_a_kill_at_any_call(root, empty_store, act, decisions, every):
     """Killed by SIGKILL or left by the server, before or after each of its calls to MLflow, or at some."""
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["mlflow.store.tracking.sqlalchemy_store", "flows.registry.promotion"])
@@ -190,7 +188,7 @@ def test_whatever_call_is_the_last_the_next_process_ends_as_if_nothing_had_been(
             assert state(root) == expected, f"call {at}"
 
 
-def test_what_a_dead_process_began_is_completed_unless_it_cannot_be(root, capsys):
+def test_interrupted_decision_is_completed_if_possible(root, capsys):
     promotion.register(root, STAGES, None)
     with model_registry.open_registry(root) as opened:
         for decision in (
@@ -212,7 +210,7 @@ def test_what_a_dead_process_began_is_completed_unless_it_cannot_be(root, capsys
 
 
 @pytest.mark.parametrize("act", ["register", "promote", "roll back"])
-def test_a_decision_against_a_champion_that_has_changed_meanwhile_is_not_carried_out(root, monkeypatch, act):
+def test_decision_against_a_changed_champion_is_dropped(root, monkeypatch, act):
     """It was changed by a process that died before it had carried that out: this is completed first."""
     promotion.register(root, STAGES, None)
 
@@ -242,9 +240,7 @@ def test_a_decision_against_a_champion_that_has_changed_meanwhile_is_not_carried
     ("version", "verdict"),
     [("1", "the gate would have refused"), ("3", "the gate agrees"), ("1", "the gate could not judge: no evidence")],
 )
-def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_back(
-    root, monkeypatch, capsys, version, verdict
-):
+def test_alias_moved_in_the_ui_is_judged_and_can_be_rolled_back(root, monkeypatch, capsys, version, verdict):
     promotion.register(root, STAGES, None)
     with model_registry.open_registry(root) as opened:
         opened.client.create_model_version("plm", "elsewhere", tags={"checkpoint.sha256": "hand made"})
@@ -273,7 +269,7 @@ def _cannot(*_):
     raise RegistryError("no evidence")
 
 
-def test_an_alias_that_names_nothing_is_told_and_the_champion_before_stands_in(root, capsys):
+def test_dangling_alias_falls_back_to_the_champion_before(root, capsys):
     promotion.register(root, STAGES, None)
     with model_registry.open_registry(root) as opened:
         opened.client.delete_model_version("plm", "2")
@@ -299,7 +295,7 @@ def test_a_rollback_loads_its_target_first(root, monkeypatch):
     assert state(root)[0]["2"][0] == ["champion"]
 
 
-def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_next_time(root, monkeypatch, capsys):
+def test_unjudgeable_model_is_judged_the_next_time(root, monkeypatch, capsys):
     def gate(root, opened, challenger, champion):
         if challenger.tags["dvc.stage"] == "pretrain@a":
             raise RegistryError("the gate cannot judge: no room")
@@ -316,9 +312,7 @@ def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_
     assert [outcome.action for outcome in promotion.register(root, STAGES, None)] == ["refused", "unchanged"]
 
 
-def test_what_becomes_of_a_model_is_heard_at_once_and_what_a_dead_server_interrupted_when_it_is_completed(
-    root, monkeypatch
-):
+def test_outcomes_are_notified_once_decisions_are_complete(root, monkeypatch):
     calls, heard = [], []
 
     def describe(*given, **options):
@@ -339,7 +333,7 @@ def test_what_becomes_of_a_model_is_heard_at_once_and_what_a_dead_server_interru
     ]
 
 
-def test_a_description_opens_with_the_person_who_overruled_the_gate(root):
+def test_description_names_the_person_who_overruled_the_gate(root):
     promotion.register(root, STAGES, None)
     with model_registry.open_registry(root) as opened:
 
@@ -360,7 +354,7 @@ def test_a_description_opens_with_the_person_who_overruled_the_gate(root):
         assert described("1").endswith("\n\nRefused by the gate")
 
 
-def test_samples_that_are_damaged_are_left_out_of_a_description_with_a_warning(root, capsys):
+def test_description_leaves_out_damaged_samples_with_a_warning(root, capsys):
     promotion.register(root, STAGES[:1], None)
     with model_registry.open_registry(root) as opened:
         version = opened.get("1")
@@ -369,7 +363,7 @@ def test_samples_that_are_damaged_are_left_out_of_a_description_with_a_warning(r
     assert "warning: plm version 1: its samples are left out: " in capsys.readouterr().err
 
 
-def test_the_run_of_a_registration_that_was_killed_ends(root):
+def test_run_of_a_killed_registration_is_ended(root):
     with model_registry.open_registry(root) as opened:
         tags = {"checkpoint.sha256": "x"}
         old, new = (opened.client.create_run(opened.experiment(), start, tags).info.run_id for start in (1000, None))
@@ -381,7 +375,7 @@ def test_the_run_of_a_registration_that_was_killed_ends(root):
 
 
 @pytest.mark.parametrize("server", [False, True])
-def test_one_process_of_a_machine_decides_at_a_time_and_others_say_that_they_wait(tmp_path, server, capsys):
+def test_registry_lock_lets_one_process_decide_at_a_time(tmp_path, server, capsys):
     uri = "http://mlflow" if server else f"sqlite:///{tmp_path}/mlflow.db"
     place = model_registry.SERVERS if server else tmp_path / "mlflow.db.decisions.lock"
     model = SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=uri))
@@ -394,10 +388,10 @@ def test_one_process_of_a_machine_decides_at_a_time_and_others_say_that_they_wai
         release.start()
         with model_registry.Registry.alone(model):
             release.join()
-    assert "warning: plm: another process on this machine decides; waiting for it" in capsys.readouterr().err
+    assert "warning: plm: another process on this machine is deciding; waiting for it" in capsys.readouterr().err
 
 
-def test_the_order_of_the_decisions_is_theirs_and_not_the_clock_s(root):
+def test_ledger_order_does_not_depend_on_the_clock(root):
     promotion.register(root, STAGES, None)
     with sqlite3.connect(root / "artifacts/mlflow/mlflow.db") as store:
         store.execute("update runs set start_time = 5 where name = '2 promoted'")
@@ -405,7 +399,7 @@ def test_the_order_of_the_decisions_is_theirs_and_not_the_clock_s(root):
         assert opened.ledger.champions() == ["1", "2"]
 
 
-def test_the_other_versions_that_the_gate_refused_beside_a_champion_are_counted_once_each(root):
+def test_earlier_challengers_are_counted_once_each(root):
     promotion.register(root, STAGES, None)
     with model_registry.open_registry(root) as opened:
         for action, version, champion in (

@@ -62,7 +62,7 @@ def mend(root: Path) -> list[str]:
     return list(Graph(root).mended)
 
 
-def test_a_repository_that_nobody_was_killed_in_is_left_alone(done):
+def test_dvc_repair_leaves_an_undisturbed_repository_alone(done):
     before = {path: path.read_bytes() for path in done.rglob("*") if path.is_file()}
     assert mend(done) == []
     after = {path: path.read_bytes() for path in done.rglob("*") if path.is_file()}
@@ -71,7 +71,7 @@ def test_a_repository_that_nobody_was_killed_in_is_left_alone(done):
     assert done / ".dvc/tmp/rwlock" not in changed
 
 
-def test_a_lock_file_cut_anywhere_is_one_that_dvc_reads(done):
+def test_dvc_repair_makes_a_truncated_lock_readable(done):
     path = done / "dvc.lock"
     whole = path.read_bytes()
     for size in range(0, len(whole), 29):
@@ -81,7 +81,7 @@ def test_a_lock_file_cut_anywhere_is_one_that_dvc_reads(done):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
-def test_what_a_cut_lock_file_lost_comes_from_the_run_cache(done, share):
+def test_dvc_repair_restores_lock_entries_from_the_run_cache(done, share):
     path = done / "dvc.lock"
     text = path.read_text()
     path.write_text(cut := text[: int(len(text) * share)])
@@ -92,7 +92,7 @@ def test_what_a_cut_lock_file_lost_comes_from_the_run_cache(done, share):
     assert path.read_text() == text
 
 
-def test_a_lock_file_that_a_person_broke_is_theirs_to_mend(done):
+def test_dvc_repair_leaves_manual_lock_errors_alone(done):
     path = done / "dvc.lock"
     conflict = path.read_text().replace("  second:", "<<<<<<< ours\n  second:\n=======\n>>>>>>> theirs\n  second:")
     path.write_text(conflict)
@@ -101,7 +101,7 @@ def test_a_lock_file_that_a_person_broke_is_theirs_to_mend(done):
     assert path.read_text() == conflict
 
 
-def test_the_locks_of_a_dvc_that_lives_stay_whatever_the_clock_says(done, monkeypatch):
+def test_dvc_repair_keeps_locks_of_live_processes(done, monkeypatch):
     (done / "dvc.yaml").write_text(STAGES.replace("cp code.py first.txt", "touch begun; sleep 600"))
     process = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "first"], cwd=done, start_new_session=True)
     wait_for((done / "begun").exists)
@@ -147,13 +147,13 @@ def spawned(done):
     assert Graph(done).status()["first"] == []
 
 
-def test_the_locks_of_a_process_that_was_spawned_stay_and_its_stage_ends_well(done):
+def test_dvc_repair_keeps_locks_of_spawned_processes(done):
     """Like the runs of ``plm deploy``: its arguments are those of the process that spawned it."""
     with spawned(done):
         assert mend(done) == []
 
 
-def test_a_stage_whose_locks_somebody_has_deleted_ends_well(done):
+def test_stage_with_deleted_dvc_locks_ends_well(done):
     with spawned(done):
         (done / ".dvc/tmp/rwlock").unlink()
 
@@ -161,7 +161,7 @@ def test_a_stage_whose_locks_somebody_has_deleted_ends_well(done):
 @pytest.mark.parametrize(
     "command", ["/bin/dvc repro", few("sleep 7"), few(" ".join(sys.argv)), few("/x/flow_engine.py")]
 )
-def test_a_lock_of_a_process_whose_number_another_has_now_is_released(done, command):
+def test_dvc_repair_releases_locks_of_reused_pids(done, command):
     """As after a restart of a container, in which process ids start again."""
     path = done / ".dvc/tmp/rwlock"
     other = subprocess.Popen(["sleep", "60"])
@@ -178,7 +178,7 @@ def test_a_lock_of_a_process_whose_number_another_has_now_is_released(done, comm
 
 
 @pytest.mark.parametrize("left", [None, "cmd: cp\n"])
-def test_an_entry_of_the_run_cache_that_was_being_written(done, left):
+def test_dvc_repair_of_a_partial_run_cache_entry(done, left):
     (done / "dvc.lock").unlink()
     for entry in (done / ".dvc/cache/runs").glob("*/*"):
         shutil.rmtree(entry)
@@ -191,7 +191,7 @@ def test_an_entry_of_the_run_cache_that_was_being_written(done, left):
     assert_whole(done)
 
 
-def test_the_run_cache_is_mended_while_no_other_checkout_that_shares_it_writes_to_it(done, monkeypatch):
+def test_dvc_repair_locks_a_shared_run_cache(done, monkeypatch):
     def held(repo):
         other = os.open(done / ".dvc/cache", os.O_RDONLY)
         with pytest.raises(BlockingIOError):
@@ -204,7 +204,7 @@ def test_the_run_cache_is_mended_while_no_other_checkout_that_shares_it_writes_t
 
 
 @pytest.mark.slow
-def test_the_pipeline_mends_before_it_starts(done, monkeypatch, capfd):
+def test_pipeline_runs_dvc_repair_first(done, monkeypatch, capfd):
     (done / ".dvc/tmp/rwlock").write_text("")
     (done / "dvc.lock").write_text("schema: '2.0'\nstages:\n  fir")
     result = pipeline.run(done)

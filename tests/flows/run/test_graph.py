@@ -142,7 +142,7 @@ def run(command, root):
         subprocess.run(line, cwd=root, env=os.environ | command.env, check=True)
 
 
-def test_a_reproduced_stage_is_recorded_as_dvc_itself_records_it(chain, toy, tmp_path):
+def test_reproduced_stage_is_recorded_like_dvc(chain, toy, tmp_path):
     graph = Graph(chain)
     for stage in graph.stages:
         assert graph.reasons(stage.name) == ["never run"]
@@ -168,7 +168,7 @@ VALUES = st.recursive(
     st.lists(st.tuples(st.sampled_from(["a", "b@c d", "e: f", "1", "#"]), st.dictionaries(st.text(max_size=5), VALUES)))
 )
 @example([("a", {"p": "x: |\nstages:\n  b:\n"}), ("b", {"p": "\n\n  c"}), ("a", {})])
-def test_a_stage_is_put_into_the_lock_as_dvc_itself_would(written):
+def test_dvc_lock_entry_is_merged_like_dvc(written):
     from dvc.utils.serialize import dumps_yaml
 
     lock, whole = "schema: '2.0'\n", {}
@@ -179,7 +179,7 @@ def test_a_stage_is_put_into_the_lock_as_dvc_itself_would(written):
         assert lock == dumps_yaml({"schema": "2.0", "stages": whole})
 
 
-def test_what_else_a_lock_holds_stays():
+def test_dvc_lock_merge_keeps_other_content():
     entry = "stages:\n  b:\n    cmd: y\n"
     assert merge_lock_entry("datasets:\n- name: d\n", entry) == f"datasets:\n- name: d\n{entry}"
     before = "# by hand\nschema: '2.0'\nstages:\n  a:\n    cmd: x # why\n"
@@ -187,7 +187,7 @@ def test_what_else_a_lock_holds_stays():
     assert merge_lock_entry(f"{before}{after}", entry) == f"{before}  b:\n    cmd: y\n{after}"
 
 
-def test_one_graph_serves_stages_side_by_side_and_sees_what_changes_between_them(chain):
+def test_graph_serves_parallel_stages_and_sees_changes(chain):
     graph = Graph(chain)
     with graph.reproducing("first") as command:
         run(command, chain)
@@ -203,7 +203,7 @@ def test_one_graph_serves_stages_side_by_side_and_sees_what_changes_between_them
     assert graph.reasons("first") == ["changed deps: code.py"]
 
 
-def test_a_result_that_dvc_knows_is_brought_back_and_force_makes_it_anew(chain):
+def test_known_result_is_checked_out_unless_forced(chain):
     repro(chain)
     (chain / "dvc.lock").unlink()
     (chain / "first.txt").unlink()
@@ -239,7 +239,7 @@ def test_a_stage_that_failed_leaves_no_lock_and_no_record(chain):
     assert graph.reasons("first") == ["never run"]
 
 
-def test_a_path_that_another_process_holds_is_busy(chain):
+def test_path_locked_by_another_process_is_busy(chain):
     slow = chain / "dvc.yaml"
     slow.write_text(CHAIN.replace("cat code.py >", "touch begun; sleep 3; cat code.py >"))
     other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "first"], cwd=chain)
@@ -254,7 +254,7 @@ def test_a_path_that_another_process_holds_is_busy(chain):
     assert graph.reasons("first") == [], "what the other has recorded is read"
 
 
-def test_what_stages_are_given_is_what_none_of_them_makes(toy, monkeypatch):
+def test_graph_inputs_are_made_by_no_stage(toy, monkeypatch):
     root = toy(
         """
 stages:
@@ -276,7 +276,7 @@ stages:
     assert graph.cache == root / ".dvc/cache"
 
 
-def test_a_run_cache_that_checkouts_share_is_one_checkout_s_at_a_time(chain, monkeypatch):
+def test_shared_run_cache_is_locked_by_one_checkout(chain, monkeypatch):
     """DVC takes an entry that another checkout is writing for a damaged one, and deletes it under its hands."""
     from dvc.stage.cache import StageCache
     from dvc.utils import serialize
@@ -308,7 +308,7 @@ def test_a_run_cache_that_checkouts_share_is_one_checkout_s_at_a_time(chain, mon
     assert {"_load", "dump_yaml"} <= set(alone)
 
 
-def test_a_file_whose_name_is_no_text_is_named(toy):
+def test_graph_names_undecodable_file_names(toy):
     root = toy("stages: {first: {cmd: touch out, deps: [texts], outs: [out]}}")
     (root / "texts").mkdir()
     (root / os.fsdecode(b"texts/caf\xe9.txt")).touch()

@@ -128,7 +128,7 @@ def _records(root: Path, name: str) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_what_is_stale_runs_side_by_side_and_nothing_else(diamond, tracker, on_server):
+def test_stale_stages_run_in_parallel(diamond, tracker, on_server):
     result = pipeline.run(diamond)
     assert result.ok
     assert result.ran == ("top", "left", "right", "bottom")
@@ -177,7 +177,7 @@ stages:
 """
 
 
-def test_a_failure_stops_what_needs_it_and_nothing_else(toy, tracker, on_server):
+def test_failed_stage_stops_only_its_dependents(toy, tracker, on_server):
     root = toy(BRANCHES.replace("{colon}", "':'"), empty="")
     result = pipeline.run(root)
     assert {stage.name: stage.outcome for stage in result.stages} == {
@@ -206,7 +206,7 @@ stages:
 """
 
 
-def test_an_optional_stage_that_fails_keeps_no_model_from_report_and_registry(toy, tracker, on_server):
+def test_failed_optional_stage_does_not_block_report_or_registry(toy, tracker, on_server):
     result = pipeline.run(toy(OPTIONAL, code_py="1"))
     outcomes = {stage.name: stage.outcome for stage in result.stages}
     assert outcomes == {"model": "ran", "side": "failed", "more": "not run", "report": "ran"}
@@ -241,9 +241,7 @@ def test_a_killed_stage_is_tried_again(toy, tracker, on_server):
     assert result.ran == ("s",)
 
 
-def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
-    toy, tracker, on_server, monkeypatch, caplog
-):
+def test_low_disk_warns_and_full_disk_is_an_error(toy, tracker, on_server, monkeypatch, caplog):
     root = one_stage(toy, "echo x >> attempts; echo x > out.txt")
     monkeypatch.setattr(resources, "LEAST", 1 << 62)
     assert "of disk space are free, too little for any stage" in pipeline.run(root).error
@@ -281,7 +279,7 @@ def late(toy, on_server, monkeypatch):
     return lambda message: one_stage(toy, "sh ./code.py", LATE.format(message=message), "{minutes: 0.03, retries: 5}")
 
 
-def test_a_training_that_takes_too_long_goes_on_as_long_as_it_comes_further(late, tracker):
+def test_timed_out_training_is_retried_while_it_progresses(late, tracker):
     root = late("interrupted: state saved at step $tries of 9")
     assert pipeline.run(root).ran == ("s",)
     assert (root / "tries").read_text() == "x\nx\nx\n"
@@ -294,7 +292,7 @@ def test_a_stage_that_hung_twice_fails(late, tracker, message):
     assert (root / "tries").read_text() == "x\nx\n"
 
 
-def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server):
+def test_path_locked_by_another_process_is_waited_for(toy, tracker, on_server):
     cmd = "touch started; sleep 2; echo x > out.txt"
     root = one_stage(toy, cmd)
     other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "s"], cwd=root)
@@ -307,7 +305,7 @@ def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server
 
 
 @pytest.mark.parametrize("mended", [True, False])
-def test_what_became_of_a_model_before_another_failed_is_told_once(toy, tracker, on_server, hook, monkeypatch, mended):
+def test_model_outcome_before_a_failure_is_notified_once(toy, tracker, on_server, hook, monkeypatch, mended):
     from flows.registry.mlflow_client import RegistrationFailed
     from flows.registry.promotion import VersionOutcome
     from flows.run import flow
@@ -339,7 +337,7 @@ def test_force_runs_everything(toy, tracker, on_server):
     assert (root / "runs").read_text() == "x\nx\n"
 
 
-def test_a_pipeline_waits_a_moment_for_a_command_that_holds_the_checkout_and_says_which_it_is(toy, monkeypatch):
+def test_pipeline_waits_for_the_checkout_lock_and_names_holder(toy, monkeypatch):
     root = one_stage(toy, "echo x > out.txt")
     waited = []
     with contextlib.ExitStack() as other, monkeypatch.context() as patch:
@@ -358,7 +356,7 @@ def test_a_pipeline_waits_a_moment_for_a_command_that_holds_the_checkout_and_say
     assert len(waited) == 3
 
 
-def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
+def test_unreachable_prefect_server_is_named(toy, tracker, monkeypatch):
     root = one_stage(toy, "echo x > out.txt")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     with pytest.raises(UserError, match="no Prefect server answers at http"):
@@ -432,7 +430,7 @@ def test_a_killed_flow_leaves_no_orphan_and_its_run_is_closed_by_the_next(toy, t
 
 
 @pytest.mark.slow
-def test_without_a_server_a_run_has_its_own_and_needs_none_when_nothing_is_to_be_done(toy):
+def test_run_without_prefect_server_starts_its_own(toy):
     root = one_stage(toy, "sleep 1; echo x > out.txt")
     flow = _start(root)
     wait_for(lambda: len(psutil.Process(flow.pid).children(recursive=True)) >= 2)

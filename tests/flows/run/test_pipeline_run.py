@@ -34,7 +34,7 @@ def runs(root):
     return {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])} if experiment else {}
 
 
-def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root, monkeypatch):
+def test_pipeline_run_is_open_during_the_block(root, monkeypatch):
     with pipeline_run(root) as parent:
         wait_for(lambda: [run.info.status for run in runs(root).values()] == ["RUNNING"])
         monkeypatch.setenv("PLM_PARENT_RUN_ID", parent)
@@ -51,7 +51,7 @@ def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root, monke
 
 
 @pytest.mark.slow
-def test_a_publisher_that_is_killed_is_replaced_and_nothing_is_lost(root, monkeypatch):
+def test_killed_publisher_is_replaced_without_loss(root, monkeypatch):
     with pipeline_run(root) as parent:
         wait_for(lambda: [run.info.status for run in runs(root).values()] == ["RUNNING"])
         (publisher,) = publishers_of(root)
@@ -62,7 +62,7 @@ def test_a_publisher_that_is_killed_is_replaced_and_nothing_is_lost(root, monkey
     assert statuses == {"pipeline": "FINISHED", "stage": "FINISHED"}
 
 
-def test_a_flow_that_is_killed_leaves_no_run_that_pretends_to_be_running(root):
+def test_killed_flow_leaves_no_running_mlflow_run(root):
     code = "import sys, time, pathlib\nfrom flows.run.parent_run import pipeline_run\n"
     code += "with pipeline_run(pathlib.Path('.')) as run:\n    print(run, flush=True)\n    time.sleep(300)"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True)
@@ -90,7 +90,7 @@ def refused(root):
     return str(first.value)
 
 
-def test_a_deleted_experiment_is_told_before_anything_begins_with_the_command_that_restores_it(root):
+def test_deleted_experiment_is_reported_first_with_remedy(root):
     uri = f"sqlite:///{root}/artifacts/mlflow/mlflow.db"
     with model_registry.open_registry(root) as opened:
         experiment = opened.experiment()
@@ -100,7 +100,7 @@ def test_a_deleted_experiment_is_told_before_anything_begins_with_the_command_th
     assert f"`MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {experiment}`" in message
 
 
-def test_tables_of_another_mlflow_are_told_before_anything_begins_with_the_command_that_adapts_them(root):
+def test_mlflow_tables_of_another_version_are_reported_first(root):
     with sqlite3.connect(root / "artifacts/mlflow/mlflow.db") as database:
         database.execute("update alembic_version set version_num = '867495a8f9d4'")
     database.close()
@@ -108,7 +108,7 @@ def test_tables_of_another_mlflow_are_told_before_anything_begins_with_the_comma
 
 
 @pytest.mark.slow
-def test_what_an_outage_left_is_sent_when_all_is_up_to_date(toy, monkeypatch):
+def test_journals_of_an_outage_are_sent_when_up_to_date(toy, monkeypatch):
     root = toy("stages:\n  s: {cmd: 'cp params.yaml out.txt', outs: [out.txt]}\n", params_yaml=PARAMS)
     subprocess.run([sys.executable, "-m", "dvc", "repro", "--quiet"], cwd=root, check=True)
     dead = os.environ | {"PLM_TRACKING": "on", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}

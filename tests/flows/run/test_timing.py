@@ -25,7 +25,7 @@ RESULT = Result(
 )
 
 
-def test_the_path_of_a_stage_is_the_longest_that_begins_with_it(tmp_path):
+def test_critical_path_of_a_stage_is_the_longest(tmp_path):
     stages = [
         Stage("first"),
         Stage("short", ("first",)),
@@ -93,16 +93,14 @@ def log(name, text, event=""):
                 ("train@b", "train: 1/100 (1%), 1800 s left"),
             ],
             [
-                "3 of these 4 stages are new to this machine: how long the run takes is said once a few have ended",
+                "3 of these 4 stages are new to this machine: the time left is estimated once a few have ended",
                 "about 11 min left, most of it for train@a",
                 "about 30 min left, most of it for train@b",
             ],
         ),
     ],
 )
-def test_what_is_left_is_the_longest_path_and_said_when_it_is_known_or_very_different(
-    capsys, cores, took, lines, expected
-):
+def test_remaining_time_is_the_longest_path(capsys, cores, took, lines, expected):
     with live_table.show_stages(STAGES, took, cores):
         for line in lines:
             log(*line)

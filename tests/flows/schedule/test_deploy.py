@@ -89,7 +89,7 @@ def _runs(deployment: str) -> list:
 
 
 @pytest.mark.slow
-def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_server, hook):
+def test_scheduled_run_starts_and_cancelling_ends_its_stages(toy, on_server, hook):
     from prefect.client.orchestration import get_client
 
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
@@ -116,7 +116,7 @@ def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_serve
 
 
 @pytest.mark.slow
-def test_after_a_power_failure_the_next_run_begins_and_the_one_before_is_told(toy, tmp_path, hook, monkeypatch):
+def test_next_run_after_a_power_failure_reports_the_one_before(toy, tmp_path, hook, monkeypatch):
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
     port = free_port()
     standing, url = start_server(tmp_path, port)
@@ -155,7 +155,7 @@ def test_a_schedule_outlives_its_server(toy, tmp_path):
             _killed(standing)
 
 
-def test_a_schedule_that_cannot_begin_is_told(toy, on_server, hook, monkeypatch):
+def test_failed_start_of_a_scheduled_run_is_notified(toy, on_server, hook, monkeypatch):
     from flows.run import flow
 
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
@@ -168,7 +168,7 @@ def test_a_schedule_that_cannot_begin_is_told(toy, on_server, hook, monkeypatch)
     assert ScheduleHistory.read(root).error.startswith("dvc.yaml: ")
 
 
-def test_a_scheduled_run_starts_nothing_where_nothing_has_changed_and_says_so(toy, on_server):
+def test_scheduled_run_without_changes_starts_nothing(toy, on_server):
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter
 
@@ -206,7 +206,7 @@ def test_the_schedule_of_another_checkout_is_not_taken_over(tmp_path, on_server,
         deploy._tidy(tmp_path, "another-machine-s")
 
 
-def test_of_the_runs_that_nobody_served_the_newest_is_made_up_for(tmp_path, on_server, deployed):
+def test_newest_unserved_run_is_caught_up(tmp_path, on_server, deployed):
     from prefect.client.orchestration import get_client
     from prefect.states import Scheduled
 
@@ -224,7 +224,7 @@ def test_of_the_runs_that_nobody_served_the_newest_is_made_up_for(tmp_path, on_s
     assert [run.id in left for run in made] == [False, True, False, True]
 
 
-def test_a_last_run_that_was_killed_is_made_up_for_unless_one_waits(tmp_path, on_server, deployed, capsys):
+def test_killed_last_run_is_caught_up_unless_one_waits(tmp_path, on_server, deployed, capsys):
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter
 
@@ -242,7 +242,7 @@ def test_a_last_run_that_was_killed_is_made_up_for_unless_one_waits(tmp_path, on
                 deploy._tidy(tmp_path, "killed")
             deploy._tidy(tmp_path, "killed")
             assert len(client.read_flow_runs(deployment_filter=where)) == runs
-    assert capsys.readouterr().out == "the run that began at 1970-01-01 00:00 UTC was killed: it is made up for now\n"
+    assert capsys.readouterr().out == "the run that began at 1970-01-01 00:00 UTC was killed: another starts now\n"
 
 
 def _cancel(run_id) -> None:
@@ -285,7 +285,7 @@ def _systemd_stops(worker: "subprocess.Popen[bytes]") -> None:
         pytest.param([*PREFECT, "flow-run", "execute"], subprocess.Popen.terminate, id="container"),
     ],
 )
-def test_a_run_of_the_work_pool_saves_when_its_machine_stops(toy, on_server, command, stop):
+def test_work_pool_run_saves_state_when_its_machine_stops(toy, on_server, command, stop):
     from prefect.client.orchestration import get_client
 
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
@@ -336,7 +336,7 @@ def test_the_pools_of_containers_take_their_deployments(on_server, monkeypatch):
 
 
 @pytest.mark.parametrize("cron", ["", "nightly", "61 3 * * *", "0 3 * *", "0 0 3 * * *", "0 3 31 2 *"])
-def test_a_wrong_cron_line_is_refused_before_anything_starts(tmp_path, prefect_url, monkeypatch, cron):
+def test_invalid_cron_line_is_refused_first(tmp_path, prefect_url, monkeypatch, cron):
     monkeypatch.setenv("PREFECT_API_URL", prefect_url)
     with pytest.raises(UserError, match=r"cron: .*; expected five fields"):
         deploy.serve(tmp_path, cron)

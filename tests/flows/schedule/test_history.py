@@ -34,7 +34,7 @@ def write(root, **values):
     history.update(root, **asdict(ScheduleHistory()) | values)
 
 
-def test_a_run_that_did_not_happen_is_told_once_by_whoever_lives_next(root, hook):
+def test_missed_run_is_reported_once(root, hook):
     now = time.time()
     write(root, due=now - DAY_S - HOUR_S, next=now - HOUR_S)
     missed = history.notify_missed(root)
@@ -51,7 +51,7 @@ def test_a_run_that_did_not_happen_is_told_once_by_whoever_lives_next(root, hook
     ("next_due", "interval", "late"),
     [(0.0, DAY_S, False), (LATE_S - 9, DAY_S, False), (LATE_S + 9, DAY_S, True), (301.0, 300.0, True)],
 )
-def test_a_run_is_missed_when_it_is_older_than_its_interval_by_a_quarter_of_an_hour(next_due, interval, late):
+def test_run_is_missed_after_a_quarter_of_an_hour(next_due, interval, late):
     now = 1_800_000_000.0
     nights = ScheduleHistory(due=now - next_due - interval, next=now - next_due)
     assert bool(nights.missed(now)) == late
@@ -64,7 +64,7 @@ def test_a_clock_that_went_back_is_told(root, hook):
     assert [event for event, _ in messages(hook)] == ["missed"]
 
 
-def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(root, hook):
+def test_killed_run_is_reported_by_the_next(root, hook):
     program = (
         "import os, sys; from pathlib import Path; from flows.schedule import history\n"
         "with history.recorded_run(Path(sys.argv[1])): os.kill(os.getpid(), 9)\n"
@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(roo
 
 
 @pytest.mark.slow
-def test_what_nobody_could_be_told_is_told_when_somebody_can_be(root, hook, monkeypatch):
+def test_undelivered_notification_is_sent_later(root, hook, monkeypatch):
     now = time.time()
     there = f"{webhook(hook, 'secret')} json://127.0.0.1:9/"  # one of two is enough
     write(root, due=now - DAY_S - HOUR_S, next=now - HOUR_S, begun=now - DAY_S)
@@ -91,7 +91,7 @@ def test_what_nobody_could_be_told_is_told_when_somebody_can_be(root, hook, monk
     assert [event for event, _ in messages(hook)] == ["failure", "missed"]
 
 
-def test_a_run_that_fails_is_told_and_one_that_a_person_ended_is_not(root, hook):
+def test_failed_run_is_reported_but_not_an_interrupted_one(root, hook):
     with history.recorded_run(root) as tell:
         tell(Result((), error="register: no server"))
     assert ScheduleHistory.read(root).error == "register: no server"
@@ -114,7 +114,7 @@ def filling(root: Path, days: float) -> None:
 
 
 @pytest.mark.parametrize(("days", "events"), [(3.0, ["disk"]), (30.0, [])])
-def test_a_disk_that_will_be_full_within_days_is_told(root, hook, days, events):
+def test_disk_full_forecast_is_reported(root, hook, days, events):
     filling(root, days)
     with history.recorded_run(root) as tell:
         tell(Result(()))
@@ -124,7 +124,7 @@ def test_a_disk_that_will_be_full_within_days_is_told(root, hook, days, events):
         assert " GB left and will be full in 3." in messages(hook)[0][1] or "in 2." in messages(hook)[0][1]
 
 
-def test_nothing_is_foretold_from_too_little_or_of_a_disk_that_is_not_filling():
+def test_disk_forecast_needs_history_and_growth():
     for times, free in (((0, 1), (100, 90)), ((0, 1e-3, 2e-3), (100, 90, 80)), ((0, 1, 2), (80, 80, 80))):
         assert (
             ScheduleHistory(free=[(at * DAY_S, left) for at, left in zip(times, free, strict=True)]).days_left() is None
@@ -132,7 +132,7 @@ def test_nothing_is_foretold_from_too_little_or_of_a_disk_that_is_not_filling():
 
 
 @pytest.mark.parametrize("content", ["[]", '{"dues": 1}', '{"due": 1, "nex'])
-def test_a_file_that_cannot_be_read_says_nothing(root, content):
+def test_unreadable_schedule_history_is_ignored(root, content):
     path = root / history.REMEMBERED
     path.parent.mkdir(parents=True)
     path.write_text(content)
@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_read_says_nothing(root, content):
     assert history.notify_missed(root) == ""
 
 
-def test_a_disk_without_room_costs_a_warning(root, capsys):
+def test_full_disk_for_schedule_history_is_a_warning(root, capsys):
     (root / ".dvc").write_text("a file where the folder would be")
     with history.recorded_run(root) as tell:
         tell(Result(()))
@@ -155,7 +155,7 @@ def project(toy) -> Path:
 @pytest.mark.parametrize(
     "does", [partial(history.record_skip, why="held"), partial(history.record_failure, error="no")]
 )
-def test_a_run_that_ends_while_another_is_skipped_or_fails_is_remembered(root, monkeypatch, does):
+def test_history_keeps_a_run_that_ends_during_another(root, monkeypatch, does):
     now = time.time()
     write(root, due=now - HOUR_S, next=now, begun=now - HOUR_S)
 
@@ -171,9 +171,7 @@ def test_a_run_that_ends_while_another_is_skipped_or_fails_is_remembered(root, m
     assert nights.ended >= now
 
 
-def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_its_place_is_not(
-    project, hook, monkeypatch
-):
+def test_run_skipped_for_gc_or_restore_is_reported(project, hook, monkeypatch):
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     monkeypatch.setattr("plm_core.shared.files.PAUSE_S", 0.0)
     now = time.time()
@@ -202,7 +200,7 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
 
 
 @pytest.mark.slow
-def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch):
+def test_external_monitor_gets_an_exit_status(project, hook, monkeypatch):
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     now = time.time()
     write(project, due=now, next=now + DAY_S, begun=now, ended=now + 60)
@@ -217,7 +215,7 @@ def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch
     with checkout.lock_checkout(project, pipeline=True):
         done = plm(project, "nights")
     assert done.returncode == 0
-    assert "at work" in done.stdout
+    assert "still running" in done.stdout
     with checkout.lock_checkout(project):  # not for a pipeline
         done = plm(project, "nights")
     assert done.returncode == 1
@@ -229,7 +227,7 @@ def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch
     assert [event for event, _ in messages(hook)] == ["missed"]
 
 
-def test_a_test_message_is_sent_and_one_that_cannot_be_is_an_error_without_the_address(project, hook, monkeypatch):
+def test_test_notification_failure_hides_the_address(project, hook, monkeypatch):
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     assert plm(project, "nights", "--test").returncode == 0
     assert messages(hook) == [("test", "This is a test: notifications reach this address.")]
@@ -243,7 +241,7 @@ def test_a_test_message_is_sent_and_one_that_cannot_be_is_an_error_without_the_a
     assert done.stderr.startswith("error: PLM_NOTIFY_URLS: not set here")
 
 
-def test_an_idle_run_tells_what_was_missed_and_imports_nothing_heavy(project, hook, monkeypatch):
+def test_idle_run_reports_missed_ones_and_imports_nothing_heavy(project, hook, monkeypatch):
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=project, check=True)
     now = time.time()

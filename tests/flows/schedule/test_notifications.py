@@ -31,7 +31,7 @@ def mailbox(server) -> str:
     return f"mailto://127.0.0.1:{port}/?from=plm@example.org&to=team@example.org&mode=insecure&name={SECRET}"
 
 
-def test_a_message_says_what_happened_where_to_look_and_which_checkout(tmp_path, hook, mail, addresses, capfd):
+def test_notification_says_what_happened_and_where(tmp_path, hook, mail, addresses, capfd):
     addresses(webhook(hook, SECRET), mailbox(mail))
     notifications.notify(tmp_path, "failure", "The run failed. pretrain@gpt: no room")
     ((path, post),) = hook.heard
@@ -44,7 +44,7 @@ def test_a_message_says_what_happened_where_to_look_and_which_checkout(tmp_path,
     assert capfd.readouterr() == ("", "")
 
 
-def test_only_the_events_that_were_chosen_are_told(tmp_path, hook, monkeypatch):
+def test_notifications_are_limited_to_chosen_events(tmp_path, hook, monkeypatch):
     monkeypatch.setenv("WHERE", webhook(hook, SECRET))
     (tmp_path / "params.yaml").write_text("notify: {urls_from: WHERE, events: [budget]}\n")
     for event in EVENTS:
@@ -52,14 +52,14 @@ def test_only_the_events_that_were_chosen_are_told(tmp_path, hook, monkeypatch):
     assert [post["title"].split()[1] for _, post in hook.heard] == ["budget"]
 
 
-def test_parameters_that_cannot_be_used_are_no_reason_to_be_silent(tmp_path, hook, addresses):
+def test_notifications_are_sent_despite_invalid_parameters(tmp_path, hook, addresses):
     addresses(webhook(hook, SECRET))
     (tmp_path / "params.yaml").write_text("notify: {events: everything}\nlearning: [\n")
     notifications.notify(tmp_path, "failure", "The scheduled run could not begin.")
     assert len(hook.heard) == 1
 
 
-def test_an_address_that_takes_nothing_is_a_warning_and_the_others_are_told(tmp_path, hook, addresses, capfd):
+def test_failed_notification_address_does_not_block_others(tmp_path, hook, addresses, capfd):
     addresses(
         webhook(hook, f"broken/{SECRET}"), f"nonsense://{SECRET}", f"json://127.0.0.1:9/{SECRET}", webhook(hook, SECRET)
     )
@@ -74,7 +74,7 @@ def test_an_address_that_takes_nothing_is_a_warning_and_the_others_are_told(tmp_
     )
 
 
-def test_a_sender_that_breaks_off_is_told_without_its_words(tmp_path, addresses, capfd, monkeypatch):
+def test_notification_error_text_is_not_printed(tmp_path, addresses, capfd, monkeypatch):
     import apprise
 
     def broken(*_, **__):
@@ -86,7 +86,7 @@ def test_a_sender_that_breaks_off_is_told_without_its_words(tmp_path, addresses,
     assert capfd.readouterr().err.endswith("PLM_NOTIFY_URLS: apprise failed with ValueError\n")
 
 
-def test_one_who_does_not_answer_does_not_hold_the_pipeline(tmp_path, addresses, capfd, monkeypatch):
+def test_notification_times_out(tmp_path, addresses, capfd, monkeypatch):
     monkeypatch.setattr(notifications, "LIMIT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         addresses(f"json://127.0.0.1:{silent.getsockname()[1]}/")
@@ -94,19 +94,19 @@ def test_one_who_does_not_answer_does_not_hold_the_pipeline(tmp_path, addresses,
     assert capfd.readouterr().err.endswith("PLM_NOTIFY_URLS: sending took longer than 0.05 s\n")
 
 
-def test_nobody_is_told_where_there_is_no_address(tmp_path, monkeypatch, capfd):
+def test_no_notification_without_an_address(tmp_path, monkeypatch, capfd):
     monkeypatch.delenv("PLM_NOTIFY_URLS", raising=False)
     notifications.notify(tmp_path, "failure", "The run failed.")
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_address_in_place_of_the_variables_name_is_refused_without_showing_it():
+def test_notification_address_in_params_is_refused_unprinted():
     with pytest.raises(ValueError, match=r"^urls_from: expected the name of an environment variable") as caught:
         NotifyConfig(urls_from=f"slack://{SECRET}")
     assert SECRET not in str(caught.value)
 
 
-def test_what_becomes_of_models_is_told(tmp_path, hook, addresses):
+def test_model_outcomes_are_notified(tmp_path, hook, addresses):
     from flows.registry.promotion import VersionOutcome as Judged
 
     addresses(webhook(hook, SECRET))
@@ -132,7 +132,7 @@ def test_what_becomes_of_models_is_told(tmp_path, hook, addresses):
 
 
 @pytest.mark.slow
-def test_a_spent_budget_is_no_failure_and_hides_none(tmp_path, hook, addresses):
+def test_spent_budget_notification_hides_no_failure(tmp_path, hook, addresses):
     addresses(webhook(hook, SECRET))
     spent = StageOutcome("pretrain@gpt", "failed", reason="pretrain-gpt has cost 12 of 10 (PLM_BUDGET)", status=3)
     after = StageOutcome("evaluate@gpt", "not run", reason="needs pretrain@gpt")

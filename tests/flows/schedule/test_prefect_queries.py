@@ -57,7 +57,7 @@ def looked(root):
     return [finding.what for finding in report.findings], report.notes, report.unseen
 
 
-def test_a_run_that_is_overdue_is_found_and_one_that_is_to_come_is_told(tmp_path, deployed):
+def test_overdue_run_is_found_and_next_run_is_reported(tmp_path, deployed):
     from prefect.states import Scheduled
 
     _, run = deployed
@@ -79,7 +79,7 @@ def test_a_schedule_that_is_paused_and_a_last_run_that_failed_are_found(tmp_path
     assert looked(tmp_path)[0] == ["the schedule is paused"]
 
 
-def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_path, on_server, monkeypatch):
+def test_undeployed_checkout_and_missing_server_are_reported(tmp_path, on_server, monkeypatch):
     assert looked(tmp_path)[1] == [
         f"schedule: {on_server} has no deployment of this checkout; `plm deploy` makes one",
     ]
@@ -93,7 +93,7 @@ def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_
     ]
 
 
-def test_no_password_of_an_address_is_said(tmp_path, deployed, client, monkeypatch):
+def test_prefect_password_is_never_printed(tmp_path, deployed, client, monkeypatch):
     ended(client, tmp_path, 8)
     secret = os.environ["PREFECT_API_URL"].replace("://", "://me:T0psecret@")
     monkeypatch.setattr(prefect_server, "configured_url", lambda: secret)
@@ -122,7 +122,7 @@ def ended(client, root, days_ago):
     return run
 
 
-def test_flow_runs_of_this_checkout_that_ended_long_ago_are_deleted_and_no_others(tmp_path, client):
+def test_old_flow_runs_of_this_checkout_are_deleted(tmp_path, client):
     from prefect.exceptions import ObjectNotFound
 
     old, young = ended(client, tmp_path, 8), ended(client, tmp_path, 6)
@@ -145,7 +145,7 @@ def versions(root):
         return [version.number for version in opened.versions()]
 
 
-def test_a_scheduled_run_clears_up_at_its_end_and_one_by_hand_does_not(toy, client, empty_store):
+def test_cleanup_follows_scheduled_runs_only(toy, client, empty_store):
     from prefect.flow_engine import run_flow
 
     root = project(toy(STAGES), empty_store)
@@ -160,7 +160,7 @@ def test_a_scheduled_run_clears_up_at_its_end_and_one_by_hand_does_not(toy, clie
     wait_for(lambda: any(logs in line.message for line in client.read_logs(limit=200)))
 
 
-def test_a_clearing_up_that_fails_is_a_warning_and_never_the_run_s_end(toy, client, empty_store, monkeypatch):
+def test_failed_cleanup_is_a_warning(toy, client, empty_store, monkeypatch):
     from prefect.flow_engine import run_flow
 
     root = project(toy(STAGES), empty_store)
@@ -173,7 +173,7 @@ def test_a_clearing_up_that_fails_is_a_warning_and_never_the_run_s_end(toy, clie
 
 
 @pytest.mark.slow
-def test_a_password_that_is_missing_or_wrong_is_one_line(tmp_path, monkeypatch):
+def test_missing_or_wrong_prefect_password_is_one_line(tmp_path, monkeypatch):
     from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:secret")
@@ -190,7 +190,7 @@ def test_a_password_that_is_missing_or_wrong_is_one_line(tmp_path, monkeypatch):
         process.wait()
 
 
-def test_a_server_that_does_not_say_when_a_run_was_due_ends_no_night(tmp_path, monkeypatch, capsys):
+def test_prefect_server_without_due_time_does_not_fail_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("prefect.runtime.deployment", SimpleNamespace(id="6b4a5d9c-0000-4000-8000-000000000000"))
     monkeypatch.setattr("prefect.runtime.flow_run", SimpleNamespace(scheduled_start_time=datetime.now(UTC)))
     monkeypatch.setattr("prefect.client.orchestration.get_client", refusing)
@@ -253,7 +253,7 @@ def states(*roots: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CAN_UNSHARE, reason="namespaces cannot be made here")
-def test_a_run_that_lives_is_not_closed_whatever_the_clock_says_and_wherever_it_is(checkouts, on_server, monkeypatch):
+def test_live_flow_run_is_never_closed(checkouts, on_server, monkeypatch):
     outside, inside, third = checkouts
     first = start(outside)
     second = start(inside, *CONTAINER)

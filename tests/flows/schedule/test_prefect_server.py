@@ -48,7 +48,7 @@ def start(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_runs_make_the_users_database_at_once_and_no_killed_supervisor_leaves_a_server(start):
+def test_prefect_database_is_created_by_concurrent_runs(start):
     first, second = start(), start()
     urls = {process.stdout.readline() for process in (first, second)}
     assert len(urls) == 2
@@ -77,7 +77,7 @@ class Healthy(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
 
-def test_a_server_is_trusted_by_whom_prefect_trusts(authority, monkeypatch):
+def test_prefect_server_trust_follows_prefect_settings(authority, monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as served:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*authority)
@@ -103,7 +103,7 @@ class Other(socketserver.BaseRequestHandler):
 @pytest.mark.parametrize(
     "address", ["http://127.0.0.1:{}/api", "http://127.0.0.1:{}/api ", "http://127.0.0.1:{}o/api", "x"]
 )
-def test_what_is_not_a_server_or_an_address_does_not_answer(address):
+def test_invalid_prefect_address_is_refused(address):
     with socketserver.TCPServer(("127.0.0.1", 0), Other) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         with pytest.raises(UserError, match=r"^PREFECT_API_URL: no Prefect server answers at .*; start one with"):

@@ -31,7 +31,7 @@ def holding(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_a_planted_address_is_in_no_output(toy, on_server, hook, prefect_home):
+def test_secret_address_is_in_no_output(toy, on_server, hook, prefect_home):
     root = toy(
         "stages:\n  s: {cmd: python code.py, outs: [out.txt]}\n",
         params_yaml=PARAMS + NOTIFY,

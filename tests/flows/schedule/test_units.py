@@ -39,6 +39,6 @@ def test_the_commands_of_the_units_exist(name):
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if re.match(r"plm-(server|schedule|team|worker)", name)])
-def test_what_is_to_live_for_ever_is_started_again_for_ever_and_after_a_reboot(name):
+def test_systemd_services_restart_always(name):
     lines = TEXTS[name].splitlines()
     assert {"Restart=always", "StartLimitIntervalSec=0", "WantedBy=default.target"} <= {*lines}

@@ -26,7 +26,7 @@ def sweep_of(root, **changes):
     return read_section(root, Sweep, "sweep")
 
 
-def test_what_is_written_is_what_is_searched(tmp_path):
+def test_sweep_space_is_parsed(tmp_path):
     sweep = sweep_of(tmp_path)
     assert sweep.space == {"a.rate": Range(1e-3, 0.1, log=True), "a.layers": Range(1, 4), "a.kind": ["x", "y"]}
     assert (sweep.file, sweep.name) == ("artifacts/metrics/pretrain-gpt.json", "valid_loss")
@@ -48,13 +48,13 @@ def test_what_is_written_is_what_is_searched(tmp_path):
         ({"space": {"a": {"low": 0}}}, r"sweep\.space\.a.*high: missing"),
     ],
 )
-def test_what_cannot_be_searched_is_one_line(tmp_path, changes, message):
+def test_invalid_sweep_space_is_one_line(tmp_path, changes, message):
     with pytest.raises(UserError, match=message) as refused:
         sweep_of(tmp_path, **changes)
     assert "\n" not in str(refused.value)
 
 
-def test_time_and_money_are_time(tmp_path, monkeypatch):
+def test_sweep_limit_follows_from_minutes_or_cost(tmp_path, monkeypatch):
     monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
     assert sweep_of(tmp_path).seconds() == math.inf
     assert sweep_of(tmp_path, minutes=1.5).seconds() == 90

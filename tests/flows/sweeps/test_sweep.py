@@ -156,7 +156,7 @@ ALL = str([str(step) for step in range(1, 9)])
 
 
 @pytest.mark.slow
-def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(root):
+def test_sweep_runs_trials_in_parallel_and_leaves_results(root):
     before = git(root, "status", "--porcelain"), (root / "params.yaml").read_text()
     output = sweep(root, "--jobs", "2")
     trials = trials_of(root)
@@ -207,7 +207,7 @@ def test_trials_side_by_side_divide_the_gpus_and_the_cores(monkeypatch, jobs, mo
 
 
 @pytest.mark.slow
-def test_everything_killed_goes_on_where_it_was(root, hold):
+def test_killed_sweep_resumes(root, hold):
     change(root, sweep={"trials": 2})
     process = start(root, "--jobs", "2")
     trials = root / "artifacts/sweeps/sweep/trials"
@@ -236,7 +236,7 @@ def test_everything_killed_goes_on_where_it_was(root, hold):
 
 
 @pytest.mark.slow
-def test_a_trial_that_is_killed_goes_on_and_one_that_is_killed_again_and_again_fails(root):
+def test_killed_trial_resumes_but_fails_when_repeated(root):
     change(root, a={"pause": 0.7}, sweep={"trials": 1})
     process = start(root, "--jobs", "1")
     state = root / "artifacts/sweeps/sweep/trials/0/steps.txt"
@@ -256,7 +256,7 @@ def test_a_trial_that_is_killed_goes_on_and_one_that_is_killed_again_and_again_f
 
 
 @pytest.mark.slow
-def test_at_the_end_of_its_time_trials_keep_their_state_until_there_is_more(root):
+def test_sweep_at_its_time_limit_keeps_trial_state(root):
     change(root, a={"pause": 1.0}, sweep={"trials": 1, "minutes": 0.15})
     output = sweep(root, code=1)
     assert "1 trials keep their state; raise sweep.minutes or sweep.cost to resume them" in output
@@ -268,7 +268,7 @@ def test_at_the_end_of_its_time_trials_keep_their_state_until_there_is_more(root
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_told_to_end_ends_trials_gently_and_says_how_it_goes_on(root, hold):
+def test_interrupted_sweep_ends_trials_gently(root, hold):
     change(root, sweep={"trials": 2})
     process = start(root, first=ignore_ctrl_c)
     wait_for(lambda: (root / "artifacts/sweeps/sweep/trials/0/steps.txt").exists())
@@ -282,7 +282,7 @@ def test_a_sweep_that_is_told_to_end_ends_trials_gently_and_says_how_it_goes_on(
 
 
 @pytest.mark.slow
-def test_what_cannot_be_searched_is_one_line(root):
+def test_invalid_sweep_is_one_line(root):
     change(root, sweep={"metric": "train/score", "trials": 4})
     output = sweep(root, "--jobs", "1", code=2)
     assert output.count("failed: sweep.metric: artifacts/metrics/train.json has no number 'score'; it has loss") == 3

@@ -61,7 +61,7 @@ class Places:
 @pytest.mark.parametrize(
     ("direction", "prune", "last"), [("lower", True, WARM), ("lower", False, -1), ("higher", True, -1)]
 )
-def test_a_trial_that_is_worse_than_the_median_at_its_step_ends_early(tmp_path, monkeypatch, direction, prune, last):
+def test_trial_worse_than_the_median_is_pruned(tmp_path, monkeypatch, direction, prune, last):
     monkeypatch.setattr(sweeps, "LOOK_S", 0.0)
     rules = sweep(direction=direction, prune=prune)
     study = open_study(tmp_path, rules)
@@ -77,7 +77,7 @@ def test_a_trial_that_is_worse_than_the_median_at_its_step_ends_early(tmp_path, 
     assert study.user_attrs["seconds"] > sum(trial.seconds for trial in trials) > 0
 
 
-def test_values_are_in_the_space_and_the_same_from_the_same_seed_but_others_in_a_later_call(tmp_path):
+def test_trial_values_depend_on_seed_and_call(tmp_path):
     space = {name: distribution(values) for name, values in SPACE.items()}
     tried = []
     for folder, seed in (("one", 0), ("two", 0), ("three", 1)):

@@ -30,7 +30,7 @@ def made(root):
     return TrialCheckouts(root, "s", ["data/raw.txt", "large.bin", "code.py"], root / ".dvc/cache")
 
 
-def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root, made, monkeypatch):
+def test_trial_checkouts_include_files_not_in_git(root, made, monkeypatch):
     monkeypatch.setattr(trial_checkouts, "LARGEST", 10)
     (root / "code.py").write_text("two\n")
     (root / "new.py").write_text("new\n")
@@ -58,7 +58,7 @@ def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root,
     assert again.commit == made.commit
 
 
-def test_the_users_settings_and_hooks_for_commits_are_not_those_of_trials(root, made):
+def test_trial_commits_ignore_user_settings_and_hooks(root, made):
     for name in ("pre-commit", "commit-msg", "post-checkout", "reference-transaction"):
         hook = root / ".git/hooks" / name
         hook.write_text("#!/bin/sh\nexit 1\n")
@@ -69,7 +69,7 @@ def test_the_users_settings_and_hooks_for_commits_are_not_those_of_trials(root, 
     assert (made.open(1, {"a.x": 7}) / "code.py").read_text() == "one\n"
 
 
-def test_a_trial_that_is_there_is_as_it_was_left_and_one_half_made_is_made_anew(root, made):
+def test_partial_trial_checkout_is_made_anew(root, made):
     made.freeze()
     place = made.open(1, {"a.x": 7})
     (place / "state").write_text("half way")
@@ -83,7 +83,7 @@ def test_a_trial_that_is_there_is_as_it_was_left_and_one_half_made_is_made_anew(
     assert "x: 8" in (place / "params.yaml").read_text()
 
 
-def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_checkout_goes(root, made, monkeypatch):
+def test_trial_becomes_a_dvc_experiment(root, made, monkeypatch):
     monkeypatch.setattr(trial_checkouts, "LARGEST", 10)
     (root / "large.bin").write_text("x" * 11)
     (root / "data").mkdir()
@@ -146,7 +146,7 @@ def test_trials_share_the_cache_and_have_the_settings_of_the_machine(root, made)
     assert (place / "artifacts/journals").resolve() == root / "artifacts/journals"
 
 
-def test_what_is_no_whole_repository_with_a_commit_is_refused(root, tmp_path):
+def test_sweep_refuses_incomplete_git_repositories(root, tmp_path):
     part = root / "part"
     part.mkdir()
     with pytest.raises(UserError, match=r"is the folder part/ of a git repository; expected a whole repository"):

@@ -131,7 +131,7 @@ def written(source, folder):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_files_and_the_hub_give_the_same_bytes(tmp_path, name):
+def test_glue_from_files_and_hub_is_byte_identical(tmp_path, name):
     official = write_official(tmp_path / "official", name)
     files, hub = read(name, official), read(name, write_hub(tmp_path / "hub", name, official))
     assert written(files, tmp_path / "a") == written(hub, tmp_path / "b")
@@ -139,7 +139,7 @@ def test_the_files_and_the_hub_give_the_same_bytes(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_row_is_an_example_with_its_texts_and_label(tmp_path, name):
+def test_glue_rows_become_examples(tmp_path, name):
     source = read(name, write_official(tmp_path / "official", name))
     columns = TASKS[name].published.columns
     expected = {}
@@ -201,14 +201,14 @@ def edit(path, number, line):
         ("stsb", 2, "\t".join("0123456ab") + "\tnan", r"train\.tsv:2: 'nan' .*a number from 0 to 5"),
     ],
 )
-def test_a_wrong_row_is_named_with_its_line(tmp_path, name, number, line, error):
+def test_glue_error_names_the_line(tmp_path, name, number, line, error):
     official = write_official(tmp_path / "official", name)
     edit(official / "train.tsv", number, line)
     with pytest.raises(UserError, match=error):
         read(name, official)
 
 
-def test_what_is_not_there_is_named(tmp_path):
+def test_glue_missing_files_are_named(tmp_path):
     official = write_official(tmp_path / "official", "mnli")
     (official / "dev_mismatched.tsv").unlink()
     with pytest.raises(UserError, match=r"dev_mismatched\.tsv: missing; expected the official layout, .* folder MNLI$"):
@@ -223,7 +223,7 @@ def test_what_is_not_there_is_named(tmp_path):
         read("sst2", official)
 
 
-def test_a_clone_without_the_task_or_without_labels_is_named(tmp_path):
+def test_glue_clone_without_task_or_labels_is_named(tmp_path):
     official = write_official(tmp_path / "official", "rte")
     manifest = write_hub(tmp_path / "hub", "rte", official)
     with pytest.raises(UserError, match=r"hub\.json: .*'wnli' not found"):
@@ -242,7 +242,7 @@ def test_a_clone_without_the_task_or_without_labels_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_real_files_give_the_published_numbers_and_what_an_independent_reader_finds(project, tmp_path):
+def test_glue_real_files_match_published_counts(project, tmp_path):
     folder = project.parent / "shared/data/glue"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there: four tasks of GLUE in the official layout")

@@ -61,7 +61,7 @@ def choice(tmp_path):
     return tmp_path
 
 
-def test_columns_become_sentences_with_a_tag_for_each_word(ner):
+def test_tagging_columns_become_sentences_with_tags(ner):
     text = (ner / "valid.conll").read_text()
     (ner / "valid.conll").write_text(f"{text}-DOCSTART- -X- O\n{text}-DOCSTART- -X- O\n\n{text}")
     # Tabs, CRLF, a byte-order mark and no line end at the end are read all the same.
@@ -96,24 +96,24 @@ def test_columns_become_sentences_with_a_tag_for_each_word(ner):
         ("Bato B-PER", r"2: 2 columns; expected 3, as in the lines before"),
     ],
 )
-def test_a_wrong_line_of_columns_is_named(ner, line, error):
+def test_tagging_error_names_the_line(ner, line, error):
     (ner / "train.conll").write_text(f"a b O\n{line}\n\n{SENTENCES}")
     with pytest.raises(UserError, match=rf"train\.conll:{error}"):
         read(ner, NER)
 
 
-def test_bytes_that_are_no_text_are_named(ner):
+def test_tagging_names_invalid_utf8(ner):
     (ner / "train.conll").write_bytes(b"a O\n\xff O\n")
     with pytest.raises(UserError, match=r"train\.conll:2: byte 0xff; expected UTF-8"):
         read(ner, NER)
 
 
-def test_a_type_that_never_begins_is_named(ner):
+def test_tagging_names_a_type_that_never_begins(ner):
     with pytest.raises(UserError, match=r"no example of the class 'B-ORG' to train on; .*B-PER, B-LOC, B-ORG"):
         read(ner, NER | {"labels": ["PER", "LOC", "ORG"]})
 
 
-def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_path):
+def test_conll_2003_tags_become_iob2(tmp_path):
     """-DOCSTART- is no sentence; I-X begins an entity, and B-X one right behind another of its type."""
     original = (
         "-DOCSTART- -X- O O\n\nBato NNP I-NP I-PER\nDine NNP I-NP I-PER\nToku NNP I-NP B-PER\nLimu NNP I-NP I-LOC\n"
@@ -145,7 +145,7 @@ def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_p
         read(tmp_path / "a", {}, "conll2003")
 
 
-def test_questions_have_their_text_and_their_answers(squad):
+def test_question_answering_json_has_text_and_answers(squad):
     source = read(squad, ASKED)
     answers = (Answer("Limu", 11), Answer("in Limu", 8))
     text = "test.json:data[0].paragraphs[0]"  # of a single document each text is a group
@@ -155,7 +155,7 @@ def test_questions_have_their_text_and_their_answers(squad):
     assert len(source.splits["train"]) + len(source.splits["valid"]) == 12
 
 
-def test_the_questions_to_one_document_are_a_group(squad):
+def test_questions_of_one_document_are_a_group(squad):
     documents = [json.loads(questions((i, [("Limu", 11)])))["data"][0] for i in "mno"]
     documents[0]["paragraphs"] += documents.pop()["paragraphs"]
     (squad / "test.json").write_text(json.dumps({"data": documents}))
@@ -166,7 +166,7 @@ def test_the_questions_to_one_document_are_a_group(squad):
     ]
 
 
-def test_a_question_without_an_answer_is_one_where_the_task_says_so(squad):
+def test_unanswerable_questions_are_optional(squad):
     (squad / "test.json").write_text(questions(("m", [])))
     with pytest.raises(UserError, match=r"test\.json:data\[0\]\.paragraphs\[0\]\.qas\[0\]: no answer to 'm'"):
         read(squad, ASKED)
@@ -194,7 +194,7 @@ def test_a_question_without_an_answer_is_one_where_the_task_says_so(squad):
         ('{"data": []}', r"test\.json: no example in it"),
     ],
 )
-def test_a_wrong_place_in_the_json_is_named(squad, text, error):
+def test_question_answering_error_names_the_json_path(squad, text, error):
     (squad / "test.json").write_text(text)
     with pytest.raises(UserError, match=error) as refused:
         read(squad, ASKED)
@@ -214,7 +214,7 @@ def test_squad_is_read_by_its_names(tmp_path, name, version):
         read("nowhere", {}, name)
 
 
-def test_choices_are_columns_and_the_label_is_their_number(choice):
+def test_multiple_choice_columns_with_numeric_label(choice):
     source = read(choice, CHOICE)
     assert source.task.labels == ("0", "1", "2")
     assert source.splits["test"][4] == Example("test-5", "text 4", "Who?", 1, choices=("a4", "b4", "c4"))
@@ -225,7 +225,7 @@ def test_choices_are_columns_and_the_label_is_their_number(choice):
     assert source.splits["test"][0].sha256 != Example("x", "text 0", "Who?", 0).sha256
 
 
-def test_choices_may_be_a_list_and_the_label_a_letter(choice):
+def test_multiple_choice_list_with_letter_label(choice):
     for split in ("train", "test"):
         (choice / f"{split}.csv").unlink()
         rows = [{"context": f"t{i}", "ends": ["x", "y"], "gold": "AB"[i % 2]} for i in range(9)]
@@ -253,7 +253,7 @@ def test_choices_may_be_a_list_and_the_label_a_letter(choice):
         (ASKED, r"has no file train; expected train\.json"),
     ],
 )
-def test_a_wrong_description_is_refused(choice, described, error):
+def test_invalid_description_of_other_kinds_is_refused(choice, described, error):
     with pytest.raises(UserError, match=error):
         read(choice, described)
 
@@ -274,7 +274,7 @@ def test_swag_is_a_table_of_four_endings(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "described"), [("ner", NER), ("squad", ASKED), ("choice", CHOICE)])
-def test_what_is_written_is_read_again(request, tmp_path, name, described):
+def test_other_kinds_round_trip(request, tmp_path, name, described):
     source = read(request.getfixturevalue(name), described)
     write_examples(tmp_path / "file", source.splits["test"], source.task)
     assert read_examples(tmp_path / "file", source.task) == source.splits["test"]

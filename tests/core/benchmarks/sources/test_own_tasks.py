@@ -47,7 +47,7 @@ def folder(tmp_path):
     return tmp_path / "tickets"
 
 
-def test_six_lines_describe_a_task(folder):
+def test_custom_task_is_described_in_six_lines(folder):
     source = read(folder)
     assert source.splits["test"] == [
         Example("test-1", "pay me", None, 0),
@@ -63,7 +63,7 @@ def test_six_lines_describe_a_task(folder):
     assert task.question == "category: billing, other?"
 
 
-def test_a_column_may_say_what_examples_have_in_common(folder):
+def test_group_column_of_custom_task(folder):
     write(folder / "test.csv", [(*row, customer) for row, customer in zip(ROWS, "abba", strict=True)], THREE)
     write(folder / "train.tsv", [(*row, "a") for row in ROWS * 9], THREE)
     source = read(folder, group="customer")
@@ -72,7 +72,7 @@ def test_a_column_may_say_what_examples_have_in_common(folder):
         read(folder, group="custom")
 
 
-def test_a_validation_file_of_their_own_is_taken_whole(folder):
+def test_custom_validation_file_is_taken_whole(folder):
     write(folder / "valid.jsonl", ROWS[:3])
     source = read(folder)
     assert [e.id for e in source.splits["valid"]] == ["valid-1", "valid-2", "valid-3"]
@@ -115,12 +115,12 @@ def test_classes_may_be_numbers_in_json(tmp_path):
         ({"input": "nowhere"}, r"^nowhere: not a folder; .*\(examples\.tickets\.input\)"),
     ],
 )
-def test_a_wrong_description_is_refused(folder, changes, error):
+def test_invalid_custom_task_is_refused(folder, changes, error):
     with pytest.raises(UserError, match=error):
         read(folder, **changes)
 
 
-def test_a_class_whose_only_examples_are_held_out_is_said_to_be(folder):
+def test_class_with_only_held_out_examples_is_reported(folder):
     train, valid = (read(folder).splits[split] for split in ("train", "valid"))
     rows = sorted((int(e.id.removeprefix("train-")), e.a, e in valid) for e in [*train, *valid])
     write(folder / "train.tsv", [(text, "billing" if held else "other") for _, text, held in rows])
@@ -132,7 +132,7 @@ def test_a_class_whose_only_examples_are_held_out_is_said_to_be(folder):
         read(folder)
 
 
-def test_a_name_like_one_of_the_table_is_asked_about_and_one_of_it_states_its_input_alone(folder):
+def test_misspelt_or_redefined_task_name_is_refused(folder):
     with pytest.raises(UserError, match=r"^examples\.sst: unknown task; did you mean 'sst2'\?"):
         read_source("sst", ExamplesConfig(str(folder)))
     with pytest.raises(UserError, match=r"^examples\.tickets: not a task of the table \(cola, sst2, "):
@@ -153,7 +153,7 @@ def test_a_name_like_one_of_the_table_is_asked_about_and_one_of_it_states_its_in
         ("valid.jsonl", '{"text": "a", "category": true}', r"valid\.jsonl:1: the label True"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_line(folder, file, content, error):
+def test_invalid_task_file_is_refused_with_its_line(folder, file, content, error):
     (folder / file).write_text(content)
     with pytest.raises(UserError, match=error) as refused:
         read(folder)
@@ -165,7 +165,7 @@ LABEL = st.sampled_from(["billing", "other"])
 
 
 @given(rows=st.lists(st.tuples(CELL, LABEL), max_size=20), suffix=st.sampled_from([".csv", ".jsonl", ".tsv"]))
-def test_any_text_without_a_tab_or_line_end_comes_through_each_format(tmp_path_factory, rows, suffix):
+def test_custom_task_text_round_trips_through_each_format(tmp_path_factory, rows, suffix):
     folder = tmp_path_factory.mktemp("own")
     good = [("x", "billing"), ("y", "other"), *((text, label) for text, label in rows if text.strip())]
     for split in ("train", "valid", "test"):
@@ -178,7 +178,7 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False).map(repr)
 
 
 @given(number=NUMBERS | st.text(max_size=6) | st.sampled_from(["nan", "inf", "1_0", "1e999", "٣", "0x1", "1,5", ""]))
-def test_a_number_is_what_is_written_as_one(tmp_path_factory, number):
+def test_custom_task_numbers_are_parsed(tmp_path_factory, number):
     folder = tmp_path_factory.mktemp("own")
     for split in ("train", "valid", "test"):
         write(folder / f"{split}.jsonl", [("a", number)])

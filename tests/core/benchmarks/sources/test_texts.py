@@ -33,7 +33,7 @@ def test_a_task_gives_the_same_unique_examples_each_time(documents, name):
     assert {e.label for e in examples} == set(range(max(1, len(TASKS[name].task.labels))))
 
 
-def test_of_a_large_split_some_documents_are_read_and_that_is_said(documents, tmp_path, monkeypatch):
+def test_large_split_is_sampled_with_a_note(documents, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
     for split in SPLITS:
         write_documents(tmp_path / f"{split}.parquet", documents if split == "train" else documents[:4])
@@ -55,7 +55,7 @@ def test_the_tasks_without_published_files_are_those_of_the_corpus():
 
 
 @pytest.mark.parametrize(("year", "label"), [(1790, 0), (1864, 0), (1865, 1), (1944, 1), (1945, 2), (2026, 2)])
-def test_the_era_is_that_of_the_year(year, label):
+def test_era_follows_from_the_year(year, label):
     (example,) = eras([Document("d", words(20, "a"), "s", {"year": year})])
     assert example == Example("d#0", words(20, "a"), None, label, group="d")
 
@@ -90,7 +90,7 @@ def test_a_pair_is_adjacent_or_of_two_documents(documents):
     assert abs(counts[0] - total / 2) < 4 * (total / 4) ** 0.5  # a fair coin
 
 
-def test_paragraphs_with_an_unfit_one_between_them_are_no_neighbours():
+def test_paragraphs_around_an_unfit_one_are_not_adjacent():
     text = "\n\n".join([words(20, "a"), "short", words(20, "b"), words(20, "c")])
     assert [e.id for e in next_passages([Document("d", text, "s")])] == ["d#2"]
 
@@ -103,7 +103,7 @@ def test_a_single_document_has_only_real_neighbours_and_none_gives_no_example():
     assert {e.label for e in next_passages([document, empty])} == {1}
 
 
-def test_a_pair_has_the_words_where_its_passages_meet():
+def test_pair_has_the_words_at_the_seam():
     first, second = (words(SEAM + 2, name) for name in "ab")
     for a, b in ((first, second), (words(SEAM, "a"), words(SEAM, "b")), (words(MIN_WORDS, "a"), words(MIN_WORDS, "b"))):
         (example,) = next_passages([Document("d", f"{a}\n\n{b}", "s")])
@@ -111,7 +111,7 @@ def test_a_pair_has_the_words_where_its_passages_meet():
         assert example.b.split() == b.split()[:SEAM]
 
 
-def test_of_a_script_without_spaces_a_pair_has_the_characters_where_its_passages_meet():
+def test_pair_without_spaces_has_the_characters_at_the_seam():
     first, second = ("".join(map(chr, range(begin, begin + SEAM + 9))) for begin in (0x4E00, 0x5E00))
     (example,) = next_passages([Document("d", f"{first}\n\n{second}", "s")])
     assert (example.a, example.b) == (first[-SEAM:], second[:SEAM])
@@ -126,7 +126,7 @@ def test_of_a_script_without_spaces_a_pair_has_the_characters_where_its_passages
     ],
     ids=["one paragraph", "without sentences", "without spaces"],
 )
-def test_a_document_of_one_paragraph_is_parted_and_nothing_of_it_is_lost(text, monkeypatch):
+def test_single_paragraph_document_is_divided_without_loss(text, monkeypatch):
     monkeypatch.setattr(task_sources, "SEAM", 10**6)
     documents = [Document(str(i), f"{text}{i}" * 3, "s") for i in range(40)]
     examples = list(next_passages(documents))
@@ -149,12 +149,12 @@ def test_a_text_too_short_for_two_parts_is_no_example():
     assert list(next_passages([Document("d", "Too short to part.", "s")])) == []
 
 
-def test_the_second_passage_always_follows_one_so_that_it_does_not_tell(documents):
+def test_second_passage_is_never_the_start_of_a_document(documents):
     begins = {" ".join(paragraphs(document.text)[0].split()[:SEAM]) for document in documents}
     assert not begins & {example.b for example in next_passages(documents)}
 
 
-def test_a_query_is_the_first_sentence_and_what_is_to_be_found_never_has_it():
+def test_search_query_is_the_first_sentence_removed_from_passage():
     first, rest, long = words(5, "q") + ".", words(MIN_WORDS, "r"), words(SEAM + 3, "l")
     text = "\n\n".join(
         [
