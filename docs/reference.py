@@ -32,7 +32,7 @@ from plm_core.corpus.cleaning import OWN, Bounds, CleanConfig
 from plm_core.corpus.decontamination import DecontaminateConfig
 from plm_core.corpus.measures import MEASURES
 from plm_core.corpus.sources import SOURCES
-from plm_core.corpus.splits import MixtureConfig, SplitConfig
+from plm_core.corpus.splits_and_mixtures import MixtureConfig, SplitConfig
 from plm_core.evaluation.gate_rules import GateRules
 from plm_core.finetuning.finetune_config import FinetuneConfig
 from plm_core.objectives import OBJECTIVES

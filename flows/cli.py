@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from plm_core.shared import environment, mlflow_stores, paths
+from plm_core.shared import environment, paths
 from plm_core.shared.errors import INTERRUPTED, USER_ERROR, UserError
 from plm_core.shared.options import TOKENIZERS, Formats, SamplingConfig
+from tasks.tracking import mlflow_stores
 
 if TYPE_CHECKING:
     from flows.maintenance.backup import Summary
@@ -440,13 +441,13 @@ def gc(
     from rich.filesize import decimal
     from rich.table import Table
 
-    from flows.maintenance import doctor as health
+    from flows.maintenance import garbage
     from flows.run.live_table import console
 
     if yes and dry_run:
         raise UserError("--yes, --dry-run: expected one of them")
     delete = yes or not (dry_run or sys.stdin.isatty())
-    report = health.collect_garbage(project(), delete)
+    report = garbage.collect(project(), delete)
     findings = report.mended + report.findings
     size = sum(finding.bytes or 0 for finding in findings)  # as far as is known
     if as_json:

@@ -13,8 +13,8 @@ from pydantic import Field
 from plm_core import config
 from plm_core.shared import params_file
 from plm_core.shared.errors import UserError
-from plm_core.shared.mlflow_stores import address
 from plm_core.shared.options import NotifyConfig
+from tasks.tracking.mlflow_stores import address
 
 T = TypeVar("T")
 Name = Annotated[str, Field(min_length=1)]

@@ -13,7 +13,7 @@ import urllib.request
 import mlflow
 import psutil
 
-from plm_core.shared.mlflow_stores import PUBLISHER
+from tasks.tracking.mlflow_stores import PUBLISHER
 
 
 def start(folder, body, **environment):
@@ -86,7 +86,7 @@ def publishers_of(folder):
     publishers = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
-            if "tasks.tracking.publisher" in (process.info["cmdline"] or ()) and process.cwd() == str(folder):
+            if "tasks.publishing.publisher" in (process.info["cmdline"] or ()) and process.cwd() == str(folder):
                 publishers.append(process)
     return publishers
 

@@ -23,7 +23,7 @@ from flows.maintenance.output_checks import referenced_objects
 from flows.run.checkout import lock_checkout
 from plm_core.shared import paths
 from plm_core.shared.errors import UserError
-from plm_core.shared.mlflow_stores import SQLITE, without_credentials
+from tasks.tracking.mlflow_stores import SQLITE, without_credentials
 
 STAMP = "%Y-%m-%dT%H-%M-%S-%fZ"
 """The format of backup names, which sort by time."""

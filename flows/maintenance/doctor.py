@@ -1,16 +1,12 @@
-"""``plm doctor`` compares the stores with each other, and fixes what can be fixed without losing anything. ``plm gc``,
-and the last step of a scheduled run, deletes what the section ``retention`` does not keep."""
+"""``plm doctor`` compares the stores with each other, and fixes what can be fixed without losing anything."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flows import flow_configs
 from flows.maintenance import checkout_checks, findings, output_checks, prefect_checks, registry_checks
 from flows.maintenance.findings import Finding, Report
-from flows.run.checkout import lock_checkout
-from plm_core.shared.errors import UserError
 
 CHECKS: dict[str, findings.Check] = {
     "outputs": output_checks.outputs,
@@ -22,14 +18,6 @@ CHECKS: dict[str, findings.Check] = {
     "disk": checkout_checks.disk,
 }
 """Each finds problems."""
-WASTE: dict[str, findings.Check] = {
-    "registry": registry_checks.old_versions,
-    "cache": output_checks.old_objects,
-    "files": checkout_checks.old_files,
-    "compiled": checkout_checks.old_compiled,
-    "Prefect": prefect_checks.old_runs,
-}
-"""Each finds what is not kept."""
 
 WELL, WRONG, UNSEEN = range(3)
 """Exit statuses: all is well; there is a problem; no problem was found, but not everything could be checked."""
@@ -74,40 +62,3 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"               {note}"
     if status(report) == WELL:
         yield "all is well"
-
-
-def collect_garbage(root: Path, delete: bool) -> Report:
-    """Find what is not kept, and delete it if ``delete`` is set, while no pipeline runs in the checkout.
-
-    Raises:
-        UserError: ``params.yaml`` has no section ``retention`` or a wrong one, or a pipeline runs.
-    """
-    rules = flow_configs.read_retention(root)
-    if rules is None:
-        example = "{versions: 20, champions: 5, days: 90, snapshots_days: 30}"
-        raise UserError(f"{root / 'params.yaml'}: no section retention, so everything is kept; for example {example}")
-    with lock_checkout(root):
-        return findings.apply_checks(WASTE, root, rules, mend=delete)
-
-
-def collect_after_run(root: Path) -> None:
-    """Delete like ``collect_garbage``, in a checkout that is held, if a deployment runs this flow; errors become
-    warnings."""
-    from prefect.logging import get_run_logger
-    from prefect.runtime import deployment
-
-    if deployment.get_id() is None:
-        return
-    log = get_run_logger()
-    # The models of the run matter more than disk space: whatever goes wrong here is only reported.
-    try:
-        if (rules := flow_configs.read_retention(root)) is None:
-            return
-        report = findings.apply_checks(WASTE, root, rules, mend=True)
-    except Exception as error:  # noqa: BLE001 whatever it is, the run has done its work
-        log.warning("nothing was cleaned up: %s", " ".join(str(error).split()))
-        return
-    for name, why in report.unseen.items():
-        log.warning("not cleaned up: %s: %s", name, why)
-    if report.mended:
-        log.info("cleaned up: %s", "; ".join(finding.where for finding in report.mended))

@@ -9,7 +9,7 @@ from flows.flow_configs import Retention
 from flows.maintenance.findings import Finding, Found, unneeded
 from flows.schedule import history, prefect_server
 from flows.schedule.prefect_server import FLOW, belongs_to_checkout, client
-from plm_core.shared.mlflow_stores import without_credentials
+from tasks.tracking.mlflow_stores import without_credentials
 
 LATE = timedelta(minutes=10)
 """A run that has not begun this long after its time is overdue: a worker polls every 15 s."""

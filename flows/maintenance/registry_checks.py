@@ -18,8 +18,8 @@ from flows.registry.model_registry import CHALLENGER, CHAMPION, DIGEST_TAG, SETS
 from flows.run.parent_run import journals, send_leftovers
 from plm_core.shared import paths
 from plm_core.shared.files import CHECKSUMS, sha256
-from plm_core.shared.mlflow_stores import SQLITE, store_exists
-from plm_core.shared.run_journal import JOURNAL_TAG
+from tasks.tracking.mlflow_stores import SQLITE, store_exists
+from tasks.tracking.run_journal import JOURNAL_TAG
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

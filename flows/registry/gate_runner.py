@@ -17,7 +17,7 @@ from flows.processes import supervisor
 from flows.registry.ledger import TABLE_TAG
 from flows.registry.mlflow_client import RegistrationFailed, RegistryError, skip_if_deleted, warn
 from flows.registry.model_registry import Registry, Version
-from plm_core.shared.mlflow_stores import without_credentials
+from tasks.tracking.mlflow_stores import without_credentials
 
 STDERR = 2
 """Where tasks print: the standard output of `plm compare --json` is for its JSON."""

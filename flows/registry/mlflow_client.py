@@ -10,7 +10,7 @@ from typing import Any
 
 from plm_core.shared.errors import UserError
 from plm_core.shared.files import sha256
-from plm_core.shared.mlflow_stores import QUIET, without_credentials
+from tasks.tracking.mlflow_stores import QUIET, without_credentials
 
 ENVIRONMENT = {
     **QUIET,

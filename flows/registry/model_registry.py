@@ -26,9 +26,9 @@ from flows.registry.mlflow_client import (
     skip_if_deleted,
     warn,
 )
-from plm_core.shared import mlflow_stores
 from plm_core.shared.files import CHECKSUMS, locked, sha256
-from plm_core.shared.mlflow_stores import SQLITE
+from tasks.tracking import mlflow_stores
+from tasks.tracking.mlflow_stores import SQLITE
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

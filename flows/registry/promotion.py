@@ -28,8 +28,8 @@ from flows.registry.model_registry import (
 )
 from flows.run.graph import Stage
 from plm_core.shared.files import CHECKSUMS, sha256
-from plm_core.shared.mlflow_stores import BY_JOURNAL
-from plm_core.shared.run_journal import JOURNAL_TAG
+from tasks.tracking.mlflow_stores import BY_JOURNAL
+from tasks.tracking.run_journal import JOURNAL_TAG
 
 
 @dataclass(frozen=True)

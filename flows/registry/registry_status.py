@@ -13,7 +13,7 @@ from typing import Any
 
 from flows import flow_configs
 from plm_core.shared.files import atomic_text
-from plm_core.shared.mlflow_stores import SQLITE, without_credentials
+from tasks.tracking.mlflow_stores import SQLITE, without_credentials
 
 NEWEST = 3
 """How many of the newest versions the tables show, in addition to those with an alias."""

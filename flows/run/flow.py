@@ -19,7 +19,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.maintenance import doctor
+from flows.maintenance import garbage
 from flows.processes.process import StageError
 from flows.processes.resources import CancelledError, FullError, announce_pipeline
 from flows.registry import promotion
@@ -178,7 +178,7 @@ def make_flow(
                 with history.recorded_run(folder) as tell:
                     close_dead_runs(folder)
                     tell(result := execute(held, track))
-                doctor.collect_after_run(folder)
+                garbage.collect_after_run(folder)
         except HeldError as error:
             # Every run covers everything: the other run, or the next one, does what this one would have done.
             return Completed(name="Skipped", message=str(error))

@@ -1,7 +1,7 @@
 """The pipeline's own run in MLflow, the parent of its stages' runs. Used by ``pipeline.py``.
 
 The flow does not talk to MLflow itself. It writes a journal as every stage does, and starts the publisher of all runs
-of the pipeline (``tasks/tracking/publisher.py``). A pipeline that is killed leaves a run marked KILLED.
+of the pipeline (``tasks/publishing/publisher.py``). A pipeline that is killed leaves a run marked KILLED.
 """
 
 import contextlib
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.registry.mlflow_client import warn
-from plm_core.shared import mlflow_stores
 from plm_core.shared.errors import UserError
 from plm_core.shared.files import is_locked
 from plm_core.shared.paths import JOURNALS
-from plm_core.shared.run_journal import (
+from tasks.tracking import mlflow_stores
+from tasks.tracking.run_journal import (
     Journal,
     begin_message,
     end_message,

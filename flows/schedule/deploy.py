@@ -15,7 +15,7 @@ from flows.run.pipeline import prepare_environment
 from flows.schedule import history, prefect_server
 from flows.schedule.prefect_server import FLOW
 from plm_core.shared.errors import UserError
-from plm_core.shared.mlflow_stores import without_credentials
+from tasks.tracking.mlflow_stores import without_credentials
 
 if TYPE_CHECKING:
     from prefect.schedules import Schedule

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from flows.processes import supervisor
-from plm_core.shared import mlflow_stores
 from plm_core.shared.environment import pid_scope, process_start
 from plm_core.shared.errors import UserError
-from plm_core.shared.mlflow_stores import without_credentials
+from tasks.tracking import mlflow_stores
+from tasks.tracking.mlflow_stores import without_credentials
 
 START_S = 120.0
 """How long the server may take to answer; 6 s on an idle machine, twice that if it creates its database."""

@@ -22,7 +22,7 @@ from plm_core.config import UserError, did_you_mean
 from plm_core.corpus.document import Document, read_documents, sample_row_groups
 from plm_core.corpus.normalize import paragraphs, shortened, words_of
 from plm_core.corpus.sources.hub_source import HubPin, hub_rows, read_pin
-from plm_core.corpus.splits import hash_position
+from plm_core.corpus.splits_and_mixtures import hash_position
 
 MIN_WORDS, MAX_WORDS = 15, 200
 """The fewest and the most words of a paragraph: a shorter one says too little, a longer one exceeds a small context."""

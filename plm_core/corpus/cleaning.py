@@ -15,9 +15,9 @@ from pydantic import BeforeValidator, PositiveInt
 from plm_core.config import UserError, did_you_mean, from_dict, section
 from plm_core.corpus.document import Document, Part, document_writer
 from plm_core.corpus.language import LanguageConfig, language_of
-from plm_core.corpus.masking import Kind, mask
 from plm_core.corpus.measures import LONG_LINE, MEASURES, POLICY_PHRASES, SHORT_LINE, STOP_WORDS, Text
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs
+from plm_core.corpus.pii_masking import Kind, mask
 from plm_core.corpus.removals import KEPT, Removal, removal_log
 
 EMPTY = "empty"

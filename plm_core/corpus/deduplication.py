@@ -22,7 +22,7 @@ from plm_core.corpus.minhash import find_duplicates, open_indexes, write_index
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 from plm_core.corpus.part_pool import Pool
 from plm_core.corpus.removals import KEPT, Removal, remaining, removal_log
-from plm_core.corpus.splits import SPLITS, SplitConfig, copies, split_of
+from plm_core.corpus.splits_and_mixtures import SPLITS, SplitConfig, copies, split_of
 from plm_core.shared.files import atomic_file
 
 NAMES, NAME_ENDS = "names.txt", "names.npy"

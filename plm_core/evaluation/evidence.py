@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from plm_core.config import UserError
-from plm_core.corpus.splits import hash_position
+from plm_core.corpus.splits_and_mixtures import hash_position
 from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, parts_of, score_by_subset
 from plm_core.evaluation.example_counts import TIE, counts
 from plm_core.evaluation.sealed_csv import read_sealed

@@ -68,8 +68,8 @@ def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, st
     """Log all that belongs to one version, and make it a version of the registered model; returns its number."""
     # Not at the top of the file: trying a version must not load the checkout's packages.
     import plm_core
+    from tasks.publishing.mlflow_run import datasets, flatten
     from tasks.reporting.version_facts import facts as described
-    from tasks.tracking.mlflow_run import datasets, flatten
 
     folder = Path(checkpoint)
     files = [Path(file) for file in evidence]

@@ -17,7 +17,7 @@ from plm_core.shared import paths
 from plm_core.shared.files import atomic_text
 from plm_core.training.callbacks.speed_monitor import Throughput, device_name
 from plm_core.training.device import Device
-from tasks.parameters.machine_limits import budget, leads, price
+from tasks.parameters.environment_limits import budget, leads, price
 
 GIB = 1 << 30
 

@@ -20,7 +20,7 @@ from plm_core.shared.errors import BUDGET_SPENT, INTERRUPTED, USER_ERROR, is_out
 from plm_core.shared.files import atomic_text, sha256_path
 from plm_core.shared.gpu_claims import claimed
 from tasks.parameters import stage_parameters
-from tasks.parameters.machine_limits import leads
+from tasks.parameters.environment_limits import leads
 from tasks.parameters.stage_parameters import labels
 from tasks.runtime.provenance_guard import Guard
 from tasks.tracking.tracker import Tracker, tracked

@@ -14,7 +14,7 @@ from plm_core.training.callbacks.anomaly_monitor import Diverged
 from plm_core.training.callbacks.loss_metrics import StepMetrics, best_report
 from plm_core.training.loop import Stopped
 from plm_core.training.ranks import Unfit
-from tasks.parameters.machine_limits import leads
+from tasks.parameters.environment_limits import leads
 from tasks.reporting.training_costs import CostReport
 from tasks.runtime.provenance_guard import Edited
 from tasks.runtime.stage import BudgetSpent, Interrupted, Progress, Stage, deferred_signals

@@ -16,7 +16,7 @@ from plm_core.corpus import corpus_statistics
 from plm_core.corpus.corpus_statistics import excerpt
 from plm_core.corpus.part_pool import Pool
 from plm_core.corpus.removals import Removal
-from plm_core.corpus.splits import SPLITS
+from plm_core.corpus.splits_and_mixtures import SPLITS
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_folder, sha256_path
 from plm_core.templates import render

@@ -13,7 +13,7 @@ from plm_core.corpus.deduplication import HELD_OUT, SidePart, deduplicate, split
 from plm_core.corpus.document import gather_parts, parts_of, read_documents
 from plm_core.corpus.normalize import paragraphs_of
 from plm_core.corpus.removals import KEPT, REMOVED, counts_of
-from plm_core.corpus.splits import SPLITS, MixtureConfig, SplitConfig, repeats
+from plm_core.corpus.splits_and_mixtures import SPLITS, MixtureConfig, SplitConfig, repeats
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_folder
 from tasks.parameters import stage_parameters

@@ -33,7 +33,7 @@ from plm_core.training.ranks import gather_weights, join, leave
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
 from tasks.parameters import stage_parameters
-from tasks.parameters.machine_limits import pretraining_gpus
+from tasks.parameters.environment_limits import pretraining_gpus
 from tasks.parameters.pretrain_config import PretrainConfig, pretrain_section, require_start, require_trainable
 from tasks.reporting.training_costs import CostReport
 from tasks.runtime.stage import main, stage

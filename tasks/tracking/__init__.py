@@ -1,1 +1,1 @@
-"""Runs on their way to MLflow: the client that stages use, the publisher that sends them."""
+"""What a stage records of its run, and where MLflow keeps it. Flows read the same records and open the same stores."""

@@ -1,7 +1,7 @@
 """MLflow for one stage process: ``with tracked(...) as tracker``. Every stage uses it, and it never disturbs one.
 
 The stage itself neither imports MLflow nor waits for it. It appends what happens to the run's journal
-(``plm_core/shared/run_journal.py``), and a publisher, which it starts unless one is running, sends that to MLflow. So
+(``tasks/tracking/run_journal.py``), and a publisher, which it starts unless one is running, sends that to MLflow. So
 only the publisher is affected when the server is down or hangs.
 """
 
@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 
 from plm_core.config import UserError
-from plm_core.shared import mlflow_stores
-from plm_core.shared import run_journal as journals
 from plm_core.shared.errors import INTERRUPTED
 from plm_core.shared.files import is_locked
-from plm_core.shared.mlflow_stores import BY_JOURNAL, PUBLISHER, without_credentials
 from plm_core.shared.paths import JOURNALS
-from plm_core.shared.run_journal import Journal
-from tasks.parameters.machine_limits import leads
+from tasks.parameters.environment_limits import leads
+from tasks.tracking import mlflow_stores
+from tasks.tracking import run_journal as journals
+from tasks.tracking.mlflow_stores import BY_JOURNAL, PUBLISHER, without_credentials
+from tasks.tracking.run_journal import Journal
 
 LOOK_S = 15.0
 """How often a stage checks that its publisher is alive."""

@@ -147,8 +147,8 @@ def test_the_rules_of_imports_are_kept():
         (
             "mlflow",
             (
-                "tasks/tracking/publisher.py",
-                "tasks/tracking/mlflow_run.py",
+                "tasks/publishing/publisher.py",
+                "tasks/publishing/mlflow_run.py",
                 "tasks/commands/package.py",
                 "tasks/commands/serve.py",
                 "flows",

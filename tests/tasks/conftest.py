@@ -46,7 +46,7 @@ def database(tmp_path_factory):
     folder = tmp_path_factory.mktemp("template")
     (folder / "params.yaml").write_text(PARAMS)
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
-    body = "from tasks.tracking.mlflow_run import connect; connect()"
+    body = "from tasks.publishing.mlflow_run import connect; connect()"
     subprocess.run([sys.executable, "-c", body], cwd=folder, env=environment, check=True, capture_output=True)
     return folder / "artifacts/mlflow/mlflow.db"
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import pytest
 
-from plm_core.shared.run_journal import messages
 from plm_core.training.callbacks.loss_metrics import StepMetrics
 from plm_core.training.callbacks.speed_monitor import Throughput
 from tasks.runtime.training_monitor import follow
+from tasks.tracking.run_journal import messages
 from tasks.tracking.tracker import Tracker
 
 METERS = Throughput(1.0, 1, {}, 1.0, None, None, 1, None)

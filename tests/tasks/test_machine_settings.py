@@ -4,7 +4,7 @@ import pytest
 
 from plm_core.config import UserError
 from plm_core.shared.environment import processes
-from tasks.parameters.machine_limits import budget, pretraining_gpus, price
+from tasks.parameters.environment_limits import budget, pretraining_gpus, price
 
 READERS = {
     "PLM_CORES": processes,

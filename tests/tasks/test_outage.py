@@ -23,7 +23,7 @@ from mlflows import (
     wait_until,
 )
 
-from plm_core.shared.run_journal import messages
+from tasks.tracking.run_journal import messages
 
 DEAD = "http://127.0.0.1:9"
 LONG = {
@@ -153,7 +153,7 @@ with tracked("silent", {}, {}) as t:
 
 
 ROOM_AGAIN = """
-from plm_core.shared.mlflow_stores import PUBLISHER
+from tasks.tracking.mlflow_stores import PUBLISHER
 PUBLISHER[:0] = ["bash", "-c", 'ulimit -S -f unlimited && exec "$@"', "bash"]  # MLflow has another disk
 with tracked("full", {}, {}) as t:
     t.log({"loss": 0.5}, 0)

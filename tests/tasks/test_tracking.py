@@ -12,8 +12,8 @@ import pytest
 import yaml
 from mlflows import client_of, leftovers, publishers_of, runs_of, sent, stage, start, status_of, wait_until
 
-from plm_core.shared.run_journal import origin
-from tasks.tracking.mlflow_run import datasets, page_of
+from tasks.publishing.mlflow_run import datasets, page_of
+from tasks.tracking.run_journal import origin
 from tasks.tracking.tracker import one_line
 
 FULL = f"""
@@ -250,7 +250,7 @@ def test_mlflow_experiment_has_a_note_and_views(folder):
     params.write_text(yaml.safe_dump(wanted))
 
     def look():
-        program = "from tasks.tracking.mlflow_run import connect; connect()"
+        program = "from tasks.publishing.mlflow_run import connect; connect()"
         subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
         return client_of(folder).get_experiment_by_name("plm")
 

@@ -12,9 +12,9 @@ from plm_core.config import UserError, from_dict
 from plm_core.corpus.cleaning import Bounds, CleanConfig, clean_document, count_names
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import LanguageConfig, language_of, require_known
-from plm_core.corpus.masking import EMAIL, mask
 from plm_core.corpus.measures import MEASURES, Text
 from plm_core.corpus.normalize import duplicate_key, normalize, paragraphs
+from plm_core.corpus.pii_masking import EMAIL, mask
 from plm_core.corpus.removals import Removal
 
 WORDS = st.sampled_from(

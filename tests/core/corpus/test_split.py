@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.splits import SPLITS, MixtureConfig, SplitConfig, copies, repeats, split_of
+from plm_core.corpus.splits_and_mixtures import SPLITS, MixtureConfig, SplitConfig, copies, repeats, split_of
 
 CONFIG = SplitConfig(valid=0.08, test=0.12, salt="plm")
 

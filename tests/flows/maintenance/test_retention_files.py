@@ -15,7 +15,7 @@ from registries import PARAMS, training
 
 from flows import cli
 from flows.flow_configs import Retention
-from flows.maintenance import checkout_checks, doctor, findings, output_checks
+from flows.maintenance import checkout_checks, doctor, findings, garbage, output_checks
 from flows.run.checkout import HeldError, lock_checkout
 from flows.run.graph import Graph
 from flows.sweeps import trial_checkouts
@@ -177,7 +177,7 @@ def test_gc_deletes_nothing_when_git_fails(root, monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=r"/toy: nothing is deleted .* needed: fatal: detected dubious ownership"):
         whats(output_checks.old_objects, root)
-    report = doctor.collect_garbage(root, delete=True)
+    report = garbage.collect(root, delete=True)
     assert (list(report.unseen), report.mended) == (["cache"], [])
     shutil.rmtree(root / ".git")
     (root / ".dvc/config").write_text("[core]\n    no_scm = true\n")
@@ -258,10 +258,10 @@ def test_gc_asks_at_a_terminal(root):
 
 def test_gc_deletes_nothing_beside_a_pipeline_or_without_rules(root):
     with lock_checkout(root, pipeline=True), pytest.raises(HeldError, match="another pipeline"):
-        doctor.collect_garbage(root, delete=True)
+        garbage.collect(root, delete=True)
     (root / "params.yaml").write_text(PARAMS.partition("retention:")[0])
     with pytest.raises(UserError, match="no section retention, so everything is kept"):
-        doctor.collect_garbage(root, delete=True)
+        garbage.collect(root, delete=True)
 
 
 @pytest.mark.parametrize(("text", "status"), [("1", 0), ("2", 1)])

@@ -15,8 +15,8 @@ from toys import wait_for
 from flows.registry import model_registry
 from flows.run import pipeline
 from flows.run.parent_run import pipeline_run
-from plm_core.shared import mlflow_stores
 from plm_core.shared.errors import UserError
+from tasks.tracking import mlflow_stores
 
 
 @pytest.fixture

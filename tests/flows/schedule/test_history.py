@@ -13,7 +13,7 @@ import pytest
 from ears import messages, webhook
 from toys import plm
 
-from flows.maintenance import doctor
+from flows.maintenance import garbage
 from flows.run import checkout
 from flows.run.run_result import Result
 from flows.schedule import history, prefect_server
@@ -188,8 +188,8 @@ def test_run_skipped_for_gc_or_restore_is_reported(project, hook, monkeypatch):
     assert messages(hook) == []
     params = project / "params.yaml"
     params.write_text(f"{params.read_text()}retention: {{versions: 2, champions: 2, days: 7, snapshots_days: 7}}\n")
-    monkeypatch.setattr(doctor, "WASTE", {"files": skip})
-    assert doctor.collect_garbage(project, delete=True).unseen == {}
+    monkeypatch.setattr(garbage, "GARBAGE", {"files": skip})
+    assert garbage.collect(project, delete=True).unseen == {}
     with checkout.lock_checkout(project):
         shutil.rmtree(project / ".dvc/tmp")  # with the file that says who it is
         skip()

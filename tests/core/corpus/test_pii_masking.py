@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.corpus.masking import EMAIL, IPV4, IPV6, PHONE, mask
+from plm_core.corpus.pii_masking import EMAIL, IPV4, IPV6, PHONE, mask
 
 MASKED = [
     ("email", "Write to jane.doe+news@mail.example.co.uk.", f"Write to {EMAIL}."),

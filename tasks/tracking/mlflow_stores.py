@@ -24,7 +24,7 @@ QUIET = {
 }
 """MLflow's environment for whoever talks to it."""
 
-PUBLISHER = [sys.executable, "-W", "ignore", "-m", "tasks.tracking.publisher"]
+PUBLISHER = [sys.executable, "-W", "ignore", "-m", "tasks.publishing.publisher"]
 """The command that sends runs to MLflow."""
 BY_JOURNAL = "journal:"
 """The prefix of a parent run that is named by the key of its journal: the run may not exist yet."""

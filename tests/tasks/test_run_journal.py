@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from plm_core.shared.files import is_locked
-from plm_core.shared.run_journal import Journal, end_status, messages, parse_message
+from tasks.tracking.run_journal import Journal, end_status, messages, parse_message
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -73,7 +73,7 @@ def test_journal_takes_its_last_end(made):
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from plm_core.shared.run_journal import Journal
+from tasks.tracking.run_journal import Journal
 made = Journal.existing(Path(sys.argv[1]))
 if os.fork() == 0:
     os.close(1)

@@ -8,9 +8,9 @@ import mlflow
 import pytest
 from mlflows import use
 
-from plm_core.shared import mlflow_stores
+from tasks.tracking import mlflow_stores
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Publishes journals in MLflow: ``python -m tasks.tracking.publisher``, one process per checkout and MLflow.
+"""Publishes journals in MLflow: ``python -m tasks.publishing.publisher``, one process per checkout and MLflow.
 
 It publishes the running runs that are meant for its MLflow, and all that have ended. As `plm run` starts it, it exits
 when MLflow has all that have ended, or is unreachable. With ``--serve``, as a stage started by hand starts it, it exits
@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plm_core.config import UserError
-from plm_core.shared import mlflow_stores
 from plm_core.shared.files import is_locked, try_lock
-from plm_core.shared.mlflow_stores import QUIET
 from plm_core.shared.paths import JOURNALS
-from plm_core.shared.run_journal import Journal, end_status, first_message, publisher_of
+from tasks.tracking import mlflow_stores
+from tasks.tracking.mlflow_stores import QUIET
+from tasks.tracking.run_journal import Journal, end_status, first_message, publisher_of
 from tasks.tracking.tracker import one_line, warn
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from tasks.tracking.mlflow_run import Run
+    from tasks.publishing.mlflow_run import Run
 
 TICK_S = 0.25
 """How often journals are looked at."""
@@ -101,7 +101,9 @@ class Publisher:
             with contextlib.suppress(FileNotFoundError):
                 lives = is_locked(path)
                 if path not in self.runs and self._is_mine(path, lives):
-                    from tasks.tracking.mlflow_run import Run  # MLflow takes seconds to import: only if there is a run
+                    from tasks.publishing.mlflow_run import (
+                        Run,  # MLflow takes seconds to import: only if there is a run
+                    )
 
                     self.runs[path] = Run(path)
                 if path in self.runs:
@@ -125,7 +127,7 @@ class Publisher:
 
     def _publish(self, run: "Run", lives: bool) -> None:
         """Publish a run if it is due. A run that MLflow refuses does not hold up the others."""
-        from tasks.tracking.mlflow_run import connect
+        from tasks.publishing.mlflow_run import connect
 
         if time.monotonic() < max(self._retry, run.due if lives or run.failed else 0.0):
             return
@@ -200,7 +202,7 @@ def main() -> None:
     connection = None
     if pipeline:
         # The pipeline waits for this line: what a person has to mend first, empty if nothing.
-        from tasks.tracking.mlflow_run import connect
+        from tasks.publishing.mlflow_run import connect
 
         try:
             connection = connect()

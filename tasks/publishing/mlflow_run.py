@@ -24,12 +24,13 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 
 from plm_core.config import UserError
-from plm_core.shared import mlflow_stores, paths
+from plm_core.shared import paths
 from plm_core.shared.files import atomic_text
-from plm_core.shared.mlflow_stores import BY_JOURNAL, NOTE, exclusive, without_credentials
-from plm_core.shared.run_journal import JOURNAL_TAG, messages, milliseconds
 from plm_core.templates import render
 from tasks.parameters import stage_parameters
+from tasks.tracking import mlflow_stores
+from tasks.tracking.mlflow_stores import BY_JOURNAL, NOTE, exclusive, without_credentials
+from tasks.tracking.run_journal import JOURNAL_TAG, messages, milliseconds
 from tasks.tracking.tracker import one_line, warn
 
 BATCH = 1000
@@ -215,7 +216,7 @@ def connect() -> tuple[MlflowClient, str]:
         views = _views()
         wanted = {f"mlflow.sharedViewState.{name}": view.tag() for name, view in views.items()}
         if NOTE not in present:  # a person may have written another one
-            wanted[NOTE] = render("tasks/tracking/templates/experiment.md.j2", experiment=experiment, views=views)
+            wanted[NOTE] = render("tasks/publishing/templates/experiment.md.j2", experiment=experiment, views=views)
         for key, value in wanted.items():
             if present.get(key) != value:
                 client.set_experiment_tag(experiment, key, value)
