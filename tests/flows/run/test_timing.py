@@ -117,7 +117,7 @@ def test_at_a_terminal_a_table_counts_each_stage_once():
         "    t.log('train@b', 'why', 'failed')\n    t.log('last', '', 'up to date')\n"
     )
     leader, follower = pty.openpty()
-    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], stdout=follower, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=follower, check=True)
     os.close(follower)
     assert "Stages: 3 of 4 done, 1 failed" in os.read(leader, 65536).decode()
     os.close(leader)
