@@ -51,7 +51,7 @@ def page(folder, study, direction="lower", most=None):
 def test_sweep_page_shows_the_best_trial_first(tmp_path, study, direction, best, front):
     text = page(tmp_path, study, direction)
     assert f"The best is trial {best[0]} with {ENDS[best[0]][0]:g}; <code>dvc exp apply" in text
-    assert f"the trials that no other one beats in both: {front}. Times" in " ".join(text.split())
+    assert f"the trials that no other beats in both metric and time: {front}. Times" in " ".join(text.split())
     assert "+  x: &lt;b&gt;" in text
     assert text.count("<svg") == 3
     rows = [row.partition("</td>")[0] for row in text.split("<tr>\n<td>")[1:]]
