@@ -129,7 +129,8 @@ def digest(*parts: object) -> str:
 def _refusal(cls: type, error: Any, where: str) -> str:
     """A pydantic error as a line that opens with the dotted name of the parameter."""
     place, kind, value = error["loc"], error["type"], error["input"]
-    name = where + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    steps = (f"[{s}]" if isinstance(s, int) else f".{s}" if s.isprintable() else f".{s!r}" for s in place)
+    name = where + "".join(steps)
     if kind == "value_error":
         return f"{name}.{error['ctx']['error']}"
     if kind == "unexpected_keyword_argument":

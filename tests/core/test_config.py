@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -131,6 +131,7 @@ KEYS = st.sampled_from([f.name for f in dataclasses.fields(Outer)]) | st.text("k
 
 
 @given(st.dictionaries(KEYS, VALUES))
+@example({"inner": {"\n": None}})
 def test_from_dict_gives_the_dataclass_or_one_line_error(data):
     try:
         refusal = None
