@@ -198,19 +198,17 @@ def nights(
     Exit status: 1 when the last run failed or did not happen.
     """
     from flows.run.checkout import pipeline_is_running
-    from flows.schedule import history as remembered
-    from flows.schedule import notifications
+    from flows.schedule import history, notifications
 
     root = project()
     if test:
         notifications.test(root)
-    missed = remembered.notify_missed(root)
-    for line in [*remembered.history_lines(root), *filter(None, [missed])]:
+    missed = history.notify_missed(root)
+    for line in [*history.history_lines(root), *filter(None, [missed])]:
         print(line)
-    last = remembered.ScheduleHistory.read(root)
-    failed = last.error and (
-        last.ended or not pipeline_is_running(root)
-    )  # until it ends, a run counts as "interrupted"
+    last = history.ScheduleHistory.read(root)
+    # Until it ends, a run counts as "interrupted".
+    failed = last.error and (last.ended or not pipeline_is_running(root))
     raise typer.Exit(int(bool(missed or failed)))
 
 

@@ -19,10 +19,7 @@ SEAL = re.compile("format_([0-9]+)_sha256_([0-9a-f]{64})")
 
 def sealed(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """The text of a sealed file; floats keep all their digits."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([(*row, "") for row in (columns, *rows)])
-    header, end, body = text.getvalue().partition("\n")
+    header, end, body = _text((*row, "") for row in (columns, *rows)).partition("\n")
     return f"{header}format_{FORMAT}_sha256_{sha256_text(header + body)}{end}{body}"
 
 
@@ -47,13 +44,15 @@ def read_sealed(path: Path) -> str:
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file with a header, whole or not at all; floats keep all their digits."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    atomic_text(path, text.getvalue())
+    atomic_text(path, _text((columns, *rows)))
 
 
 def write_sealed(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write rows that the gate compares, whole or not at all, with a digest that reveals damage."""
     atomic_text(path, sealed(columns, rows))
+
+
+def _text(rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -61,9 +61,8 @@ def problems() -> list[str]:
     names: dict[str, list[str]] = {key: [] for key in ("sources", "examples", "pairs", "tokenizers", "finetune.tasks")}
     for name in names:
         with tried():
-            names[name] = (stage_parameters.name_list if name == "finetune.tasks" else stage_parameters.section_names)(
-                name
-            )
+            read_names = stage_parameters.name_list if name == "finetune.tasks" else stage_parameters.section_names
+            names[name] = read_names(name)
     models: dict[str, str] = {}
     with tried():
         models = stage_parameters.models()

@@ -88,14 +88,14 @@ def seen(
     which = f"the first {len(shown)} of {loop.batch} rows of {about['positions']} positions"
     print(f"{name} ({described.objective}), step {step} of {loop.steps}: {which}")
     print(OBJECTIVES[described.objective].legend)
-    for line in shown:
-        print(f"\nrow {line['row']}")
-        for part in line["documents"]:
+    for entry in shown:
+        print(f"\nrow {entry['row']}")
+        for part in entry["documents"]:
             first, stop = part["tokens"]
             print(f"  {part['id']}: tokens [{first}, {stop}) of {part['of']}, from position {part['position']}")
-        if "b_follows_a" in line:
-            print(f"  B {'follows A' if line['b_follows_a'] else 'is from elsewhere'}")
-        text = line["text"].replace("\n", "↵")
+        if "b_follows_a" in entry:
+            print(f"  B {'follows A' if entry['b_follows_a'] else 'is from elsewhere'}")
+        text = entry["text"].replace("\n", "↵")
         print(textwrap.fill(text, WIDTH, initial_indent="  | ", subsequent_indent="  | ", break_on_hyphens=False))
 
 

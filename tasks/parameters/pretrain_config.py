@@ -100,8 +100,8 @@ def require_start(config: PretrainConfig, starts: Collection[str], section: str)
             f"given: {{file: {open_tokenizer(folder).path}, sha256: {theirs.tokenizer_sha256}}}"
         )
     if config.architecture != theirs.architecture:
-        digest = f"{section}.architecture: found {config.architecture}"
-        raise UserError(f"{digest}; expected {theirs.architecture}, as in {folder}, from which it starts")
+        problem = f"{section}.architecture: found {config.architecture}"
+        raise UserError(f"{problem}; expected {theirs.architecture}, as in {folder}, from which it starts")
     their_model = shape(theirs.architecture, theirs.model, str(folder / CONFIG_FILE))
     model = shape(config.architecture, config.model | {"vocab_size": their_model.vocab_size}, section)
     if names := differing_sizes(model, their_model):

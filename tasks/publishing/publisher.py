@@ -101,9 +101,8 @@ class Publisher:
             with contextlib.suppress(FileNotFoundError):
                 lives = is_locked(path)
                 if path not in self.runs and self._is_mine(path, lives):
-                    from tasks.publishing.mlflow_run import (
-                        Run,  # MLflow takes seconds to import: only if there is a run
-                    )
+                    # MLflow takes seconds to import: only if there is a run.
+                    from tasks.publishing.mlflow_run import Run
 
                     self.runs[path] = Run(path)
                 if path in self.runs:

@@ -109,7 +109,7 @@ def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, lis
         values = [side["metrics"].get(name, math.nan) for side in sides]
         return [UNKNOWN if math.isnan(value) else f"{value / divisor:{form}}{unit}" for value in values]
 
-    tables = [tables_of.tables.get(LIKELIHOOD) for tables_of in evidence]
+    tables = [held.tables.get(LIKELIHOOD) for held in evidence]
     return {
         "model": tag("plm.model"),
         "architecture": tag("plm.architecture"),

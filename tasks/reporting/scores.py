@@ -94,7 +94,7 @@ def finetuned(
                 "confused": confused,
                 "slices": parts if parts is None else [_shown(part) for part in parts],
                 "worst": _worst(task, rows),
-                "checks": {check: [_failed(of, CHECKS + check) for of in metrics.values()] for check in checks},
+                "checks": {check: [_failed(own, CHECKS + check) for own in metrics.values()] for check in checks},
                 "calibrations": calibrations,
             }
         )

@@ -157,7 +157,7 @@ def run(name: str) -> None:
 
 def skipped_batches(reports: list[StepMetrics]) -> list[list[int]]:
     """The batches that rollbacks skipped, as ``checkpoint.Lineage.passed``; rollbacks return to reported steps."""
-    return [[before.step, other.passed] for before, other in pairwise(reports) if before.passed != other.passed] + (
+    return [[before.step, after.passed] for before, after in pairwise(reports) if before.passed != after.passed] + (
         [[0, reports[0].passed]] if reports[0].passed else []
     )
 

@@ -42,7 +42,7 @@ def text_baseline(name: str) -> None:
     config = stage_parameters.section("evaluate", EvaluateConfig)
     # A file is missing if its stage failed.
     pairs = [
-        file for pairs in stage_parameters.section_names("pairs") if (file := paths.PAIRS / f"{pairs}.jsonl").is_file()
+        file for key in stage_parameters.section_names("pairs") if (file := paths.PAIRS / f"{key}.jsonl").is_file()
     ]
     folder = paths.TOKENIZERS / name
     evidence = paths.EVIDENCE / f"{paths.NGRAM}{name}"

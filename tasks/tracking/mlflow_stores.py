@@ -22,7 +22,7 @@ QUIET = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-"""MLflow's environment for whoever talks to it."""
+"""The environment of every process that uses MLflow."""
 
 PUBLISHER = [sys.executable, "-W", "ignore", "-m", "tasks.publishing.publisher"]
 """The command that sends runs to MLflow."""
