@@ -1,4 +1,4 @@
-"""What a model's attention looks at: the weights of every head, for pictures. Used by the `attend` command.
+"""What a model's attention looks at: the weights of every head, for plots. Used by the `attend` command.
 
 Shapes: T positions, H heads, L layers, D width, Q queries, K keys.
 """

@@ -1,4 +1,4 @@
-"""The checkpoint: a trained model as a product, loadable without the pipeline. Written by pretrain and finetune.
+"""The checkpoint: a trained model that loads without the pipeline. Written by pretrain and finetune.
 
 A folder with ``model.safetensors``, ``config.json``, the tokenizer's file and ``SHA256SUMS``; no pickle. To use one:
 
@@ -40,7 +40,7 @@ class Loaded:
     tokenizer: Tokenizer
     """The tokenizer it was trained with."""
     config: CheckpointConfig
-    """What the checkpoint says of itself."""
+    """What the checkpoint says about itself."""
     digest: str
     """The sha256 of its ``SHA256SUMS``: the identity of all its bytes."""
     extra: dict[str, torch.Tensor]
@@ -70,7 +70,7 @@ def save(
 
 
 def describe(folder: Path) -> CheckpointConfig:
-    """Verify a checkpoint and read what it says of itself, without its weights.
+    """Verify a checkpoint and read what it says about itself, without its weights.
 
     Raises:
         UserError: a file is missing or damaged, or the checkpoint has another format.
@@ -101,7 +101,7 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
         for name, tensor in model.state_dict().items():
             if (given := tensors[name].shape) != tensor.shape:
                 raise RuntimeError(f"{name} has the shape {list(given)}; expected {list(tensor.shape)}")
-        # Copied, because the library maps the file itself into memory, not aligned like torch's own tensors.
+        # Copied, because the library maps the file into memory, without the alignment of torch's own tensors.
         own = {name: tensors.pop(name).to(like.dtype, copy=True) for name, like in model.state_dict().items()}
         model.load_state_dict(own, assign=True)
     # For sizes beyond 64 bits torch raises one of the last four, with a message of many lines.

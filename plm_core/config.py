@@ -50,7 +50,7 @@ EXPECTED = {
 """Our wording for pydantic's, which uses JSON's terms; its other messages are kept."""
 
 RENAMED = {"each": "per_paradigm"}
-"""The names of parameters in the release before, and what they are now."""
+"""Names of parameters in the previous release, and their names now."""
 
 
 @typing.dataclass_transform(frozen_default=True)

@@ -76,10 +76,10 @@ class Decoding:
         self.device = next(model.parameters()).device
         self.starts: list[int] = []
         self.state: Any = None
-        """What was read; without it, the whole window is read again."""
+        """What has been read; None: the whole window is read again."""
 
     def logits(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """The logits ``[B, V]`` of the token after each text, which is that of the previous call plus one token."""
+        """The logits ``[B, V]`` of the token after each text; a text is that of the previous call plus one token."""
         # Where the windows start; if none has jumped, only the new tokens are read.
         before = self.starts or [max(0, len(text) - self.window) for text in texts]
         half = (self.window + 1) // 2
@@ -177,7 +177,7 @@ def continue_ids(
     if not prompts:
         return
     reading = Decoding(model, objective)
-    sources = [torch.Generator().manual_seed(config.seed + row) for row in range(len(prompts))]
+    generators = [torch.Generator().manual_seed(config.seed + row) for row in range(len(prompts))]
     texts = [[EOS, *prompt] for prompt in prompts]
     ended = [False] * len(prompts)
     never = [token for token in range(len(PIECES)) if token != EOS or not config.until_end]
@@ -189,10 +189,10 @@ def continue_ids(
         # In float64 on the CPU: the same draws on every machine, and sufficiently exact sums of probabilities.
         logits = reading.logits(texts).double().cpu()
         logits[:, never] = float("-inf")
-        shares = distribution(logits, seen, config)
+        probabilities = distribution(logits, seen, config)
         # Rows that have ended are still drawn, but not shown, so that the batch keeps its shape.
-        for row, source in enumerate(sources):
-            token = int(torch.multinomial(shares[row], 1, generator=source))
+        for row, generator in enumerate(generators):
+            token = int(torch.multinomial(probabilities[row], 1, generator=generator))
             texts[row].append(token)
             seen[row, token] = True
             ended[row] |= token == EOS

@@ -1,7 +1,7 @@
 """Pages for people from Jinja templates: Python supplies the figures, a template the words and the layout.
 
 A template is named by its path in the project, as a string in double quotes, both where it is rendered and where
-another template includes it: so a test finds the stages that depend on it.
+another template includes it, so that a test can find the stages that depend on it.
 """
 
 import json

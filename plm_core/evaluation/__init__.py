@@ -1,1 +1,1 @@
-"""Evaluation: likelihoods, task scores, few-shot prompts, significance tests, the promotion gate."""
+"""Evaluation: likelihoods, scores of task answers, few-shot prompts, significance tests, the promotion gate."""

@@ -30,7 +30,7 @@ class Calibration:
 
 
 def calibration(confidences: Array, right: Array) -> Calibration:
-    """The calibration of each seed's answers ``[S, N]``, none without a confidence; the mean over seeds.
+    """The calibration of each seed's answers ``[S, N]``, all with a confidence; the mean over seeds.
 
     Seeds are not pooled: an overconfident and an underconfident one would cancel out.
     """

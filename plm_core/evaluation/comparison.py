@@ -135,7 +135,7 @@ class Comparison:
 def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection[str] | None = None) -> Comparison:
     """Compare the evidence of two models with these names in two folders.
 
-    ``only`` are the names of the task files that count; None: all.
+    ``only`` names the task files that count; None: all.
 
     Raises:
         UserError: a file is damaged, a task's examples differ between the two, or they have nothing in common.

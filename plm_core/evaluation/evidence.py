@@ -10,11 +10,11 @@ A folder of CSV files, sealed (``sealed_csv.py``); all but the last have one row
   measures numbers, numbers with all their digits; for tags, those of the words in IOB2, joined by spaces; for texts,
   ``label`` is the JSON list of the right answers, and ``prediction`` is empty if none is given; for minimal pairs,
   ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of seed 0; for a search, ``prediction`` is
-  the rank of the relevant passage, and ``label`` is 1. ``confidence`` is the probability
-  that the model gave its answer; empty for a number. ``score`` is the task's main score (``answers.py`` says how it is
-  written), the same in all rows. ``subset`` is empty, or names a part that is also reported by itself, such as
-  ``matched``. ``group`` is empty, or names what the example has in common with others, such as their document: they are
-  not independent observations. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
+  the rank of the relevant passage, and ``label`` is 1. ``confidence`` is the probability that the model assigned to its
+  answer; empty for a number. ``score`` is the task's main score (``answers.py`` says how it is written), the same in
+  all rows. ``subset`` is empty, or names a part that is also reported by itself, such as ``matched``. ``group`` is
+  empty, or names what the example has in common with others, such as their document: they are not independent
+  observations. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
 * ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is the number of weights of the pretrained model.
 
 ``measured`` is a digest of what the result depends on in addition to model and example: the parameters of the
@@ -76,7 +76,7 @@ class Table:
     """The results that are resampled, in the same order."""
     files: tuple[str, ...] = ()
     confidences: np.ndarray | None = field(default=None, compare=False)
-    """``[S, N]``: the probability that each seed gave its answer, NaN for a number; None for the likelihood."""
+    """``[S, N]``: the probability that each seed assigned to its answer, NaN for a number; None for the likelihood."""
     labels: tuple[str, ...] = field(default=(), compare=False)
     """``[N]``: the labels, as they are written."""
     predictions: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
@@ -93,7 +93,7 @@ class Table:
         own = self.results
         assert not isinstance(own, Sums)
         if family(score) != family(own.score):
-            raise ValueError(f"is of {family(score)}, and the answers are {family(own.score)}")
+            raise ValueError(f"measures {family(score)}, and the answers are {family(own.score)}")
         check_labels(score, self.labels)
         results = replace(own, score=score) if isinstance(own, Answers) else self._ratios(score, self.predictions)
         metric = f"{self.metric.partition('/')[0]}/{score}"
@@ -187,7 +187,7 @@ def read_likelihood(path: Path) -> Table:
 
 
 def base_quantity(quantity: str) -> str:
-    """The quantity of ``COMPARED`` that this is, whatever the tokenizer drops."""
+    """The quantity of ``COMPARED`` in this name, without what the name says about the tokenizer."""
     return quantity.removeprefix(LOSSY).partition(" of ")[0]
 
 
@@ -205,7 +205,7 @@ def task_files(folder: Path, only: Collection[str] | None = None) -> dict[str, l
 
 
 def has_no_rows(path: Path) -> bool:
-    """Whether a file of evidence is there and has no row, because the model cannot do the task."""
+    """Whether a file of evidence exists and has no rows, because the model cannot do the task."""
     if not path.is_file():
         return False
     with path.open(encoding="utf-8") as file:

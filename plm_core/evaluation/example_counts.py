@@ -14,6 +14,13 @@ import numpy as np
 
 AT_ONCE = 256
 """The number of queries whose similarities to all passages are in memory at once."""
+Entity = tuple[int, int, str]
+"""First token, one past the last, type."""
+GOOD, TIE, BAD = "good", "tie", "bad"
+RIGHT = {GOOD: 1.0, TIE: 0.5, BAD: 0.0}
+"""The credit for each choice within a minimal pair."""
+DEPTH = 10
+"""The number of passages that a search shows: lower ranks do not count."""
 
 
 def ranks(queries: Sequence[str], passages: Sequence[str], query_vectors: Any, passage_vectors: Any) -> list[int]:
@@ -38,15 +45,6 @@ def ranks(queries: Sequence[str], passages: Sequence[str], query_vectors: Any, p
             row[relevant[query]] = -np.inf
             ranked.append(1 + int((~(row < own)).sum()))
     return ranked
-
-
-Entity = tuple[int, int, str]
-"""First token, one past the last, type."""
-GOOD, TIE, BAD = "good", "tie", "bad"
-RIGHT = {GOOD: 1.0, TIE: 0.5, BAD: 0.0}
-"""The credit for each choice within a minimal pair."""
-DEPTH = 10
-"""The number of passages that a search shows: lower ranks do not count."""
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:

@@ -1,6 +1,6 @@
 """Slices: parts of a test set with scores of their own. Used by the report and by fewshot.
 
-The stage slices writes the facts about N examples that need no model, a row each of ``<task>.csv``:
+The stage slices writes the facts about N examples that need no model, one row each in ``<task>.csv``:
 ``id,words,subset,overlap``, words and overlap as ``train_overlap.py`` has them.
 """
 

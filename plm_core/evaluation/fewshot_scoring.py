@@ -33,6 +33,19 @@ ROWS = 32
 """Rows per batch."""
 BETWEEN_SHOTS = "\n\n"
 """What follows each shot, as between paragraphs."""
+RULES = ("sum", "per_byte", "per_token", "unconditional")
+"""The rules for the choice: the option with the highest value is the answer, the first one if several are equal.
+
+* ``sum``: the likelihood itself, ``acc`` of lm-evaluation-harness; it favours short options.
+* ``per_byte``: divided by the option's length in bytes, whatever the tokenizer; the harness's ``acc_norm`` counts
+  characters, which is the same for ASCII.
+* ``per_token``: divided by the number of tokens (Brown et al. 2020, section 2.4).
+* ``unconditional``: p(option | prompt) / p(option | answer context) (Brown et al. 2020, section 2.4): what the texts
+  add. The answer context is what the template has after its last text, as in the domain-conditional PMI of Holtzman et
+  al. 2021, "Surface Form Competition", equation 3.
+"""
+COLUMNS = ("id", "sha256", "subset", "label", "prediction", *RULES[1:], "shots", "cut", "overlap")
+"""The columns of a file with one row per example: ``prediction`` is by the sum, the next ones by the other rules."""
 
 # The options of one question, as tokens.
 
@@ -134,19 +147,6 @@ def likelihoods(model: Any, questions: Sequence[Question], device: torch.device)
 # Which option is the answer.
 
 
-RULES = ("sum", "per_byte", "per_token", "unconditional")
-"""The rules for the choice: the option with the highest value is the answer, the first one if several are equal.
-
-* ``sum``: the likelihood itself, ``acc`` of lm-evaluation-harness; it favours short options.
-* ``per_byte``: divided by the option's length in bytes, whatever the tokenizer; its ``acc_norm``, which counts
-  characters, is the same for ASCII.
-* ``per_token``: divided by the number of tokens (Brown et al. 2020, section 2.4).
-* ``unconditional``: p(option | prompt) / p(option | answer context) (Brown et al. 2020, section 2.4): what the texts
-  add. The answer context is what the template has after its last text, as in the domain-conditional PMI of Holtzman et
-  al. 2021, "Surface Form Competition", equation 3.
-"""
-
-
 def choose_options(
     texts: Sequence[str], tokens: Sequence[int], nats: Sequence[float], alone: Sequence[float]
 ) -> dict[str, int]:
@@ -162,9 +162,6 @@ def choose_options(
 
 
 # A task's examples as questions, and the scores of the answers.
-
-COLUMNS = ("id", "sha256", "subset", "label", "prediction", *RULES[1:], "shots", "cut", "overlap")
-"""The columns of a file with one row per example: ``prediction`` is by the sum, the next ones by the other rules."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The rules of the gate: the section ``promotion`` of ``params.yaml``. Used by ``promotion_gate.py``."""
+"""The rules of the gate: the section ``promotion`` of ``params.yaml``. ``promotion_gate.py`` applies them."""
 
 from dataclasses import replace
 from pathlib import Path

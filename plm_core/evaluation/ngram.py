@@ -21,6 +21,11 @@ UNKNOWN = -1
 """The number of an n-gram that was not seen, or that would reach into the previous document."""
 FALLBACK = (0.5, 1.0, 1.5)
 """Discounts if the text is too short to estimate them."""
+PPMD_ORDER = 16
+MEMORY = 1 << 30
+"""The bytes of memory that PPMd may take; beyond them it forgets all that it has read."""
+ROOM = MEMORY // 24
+"""The bytes of text that fit into it. A byte of English takes 21 to 24, of Chinese or noise 12 to 14."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,8 @@ class NGrams:
     def _keys(self, stream: np.ndarray, numbers: list[np.ndarray], order: int) -> Iterator[np.ndarray]:
         """The keys ``[N]`` of the n-grams that end at each position, for n = 1, 2, ... ``order``.
 
-        The caller appends the numbers of each order's n-grams before it asks for the next. The first position predicts
-        nothing and has none.
+        The caller appends the numbers of each order's n-grams before it asks for the next. The first position is not
+        predicted and has no key.
         """
         places = np.arange(len(stream))
         ends = np.where(stream == EOS, places, 0)
@@ -117,12 +122,6 @@ def _order(keys: np.ndarray, counts: np.ndarray, history: np.ndarray, histories:
 
 # A compressor is a language model of bytes that learns as it reads (Deletang et al. 2024, "Language Modeling Is
 # Compression"). PPMd (Shkarin 2002) predicts a byte from up to 16 preceding ones; `xz -9` needs a third more bits.
-
-PPMD_ORDER = 16
-MEMORY = 1 << 30
-"""The bytes of memory that PPMd may take; beyond them it forgets all that it has read."""
-ROOM = MEMORY // 24
-"""Bytes of text that fit. A byte of English takes 21 to 24, of Chinese or noise 12 to 14."""
 
 
 def ppmd_bits_after(before: bytes, text: bytes) -> int:

@@ -233,7 +233,7 @@ class Verdict:
     """Files in which the champion's examples are not the challenger's, or that are missing: evaluate both again, then
     decide again. If only the lengths of excerpts differ, the decision still holds."""
     earlier_differs: list[str] = field(default_factory=list)
-    """The same of the earlier champion."""
+    """The same for the earlier champion."""
 
 
 def decide(
@@ -246,9 +246,9 @@ def decide(
     """Judge the challenger; without a champion it passes when every metric is a finite number.
 
     ``earlier_challengers`` is the number of challengers already judged against this champion: each lowers the level at
-    which the next passes, by Bonferroni's correction. Objections to it are judged at ``promotion.alpha``. If only sets
-    of minimal pairs tell the two apart, a likelihood that both have is the primary: it is measured on all of the
-    text.
+    which the next passes, by Bonferroni's correction. Objections to a challenger are judged at
+    ``promotion.alpha``. If only sets of minimal pairs tell the two apart, a likelihood that both have is the primary:
+    it is measured on all of the text.
 
     Raises:
         UserError: the challenger's evidence lacks what the rules need.

@@ -1,8 +1,8 @@
 """Samples of a model, and measures of them: blanks that it fills, how varied its texts are, what they copy.
 
 Used by the evaluate stage. All measures count words, so that models with different tokenizers can be compared:
-``copied_shares`` those of ``overlap``, the others lowercase ones, split at whitespace or between characters of scripts
-without it.
+``copied_shares`` those of ``train_overlap``, the others lowercase ones, split at whitespace or between characters of
+scripts without it.
 """
 
 import math

@@ -51,7 +51,7 @@ def overlaps(examples: Sequence[Sequence[str]], search: Search, n: int = NGRAM) 
 
 
 def ngrams_in_text(wanted: Grams, training: Iterable[str]) -> Grams:
-    """Which of the n-grams occur in a training text. It takes only the memory of the n-grams."""
+    """Which of the n-grams occur in a training text. Only the n-grams take memory."""
     seen = {k: np.zeros(len(grams), dtype=bool) for k, grams in wanted.items()}
     for group in batches(training, str):
         read = words(group)

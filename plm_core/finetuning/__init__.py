@@ -1,1 +1,1 @@
-"""Fine-tuning of a pretrained checkpoint: input formats, heads, training, results; and linear baselines."""
+"""Fine-tuning: input formats, the classifier, heads (rows, loss and answers by kind of task), results, baselines."""

@@ -1,4 +1,4 @@
-"""A pretrained model with a new head on the vector that represents an example; all weights are trained.
+"""A pretrained model with a new head on the vector that represents an example; without LoRA, all weights are trained.
 
 Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5.
 
@@ -22,7 +22,7 @@ from plm_core.objectives.objective import IGNORED, Batch, Carry, Loss
 from plm_core.text.tokenizers import PAD
 
 SHORTEST = 8
-"""The smallest padded length if there should be few different lengths."""
+"""The smallest length that ``collate`` pads to if there are to be few different lengths."""
 
 
 class Classifier(nn.Module):

@@ -26,6 +26,9 @@ SHORTEST_CONTEXT = 8
 """Room for start, delimiter and extract token, and a little text."""
 OVERLAP = 0.5
 """The share of a window that the next one reads again. Devlin et al. 2019 advance by 128 of some 320 tokens."""
+POOL = 50
+"""The number of batches whose examples are sorted by length together, as in the LengthGroupedSampler of transformers:
+with more, lengths within a batch are more similar, and batches less random."""
 
 
 class InputRow(NamedTuple):
@@ -41,7 +44,7 @@ class InputRow(NamedTuple):
     first: int = 0
     """The number of the first of these words in the sentence, or of these tokens in the text."""
     cut: bool = False
-    """Whether some of the example did not fit, and is in none of its rows."""
+    """Whether part of the example did not fit, and is in none of its rows."""
 
     @property
     def longest(self) -> int:
@@ -93,12 +96,12 @@ def encoded(
 ) -> Rows:
     """The rows of examples, of at most ``context`` tokens each."""
     head = resolve_name(KINDS[task.kind].head)
-    rows_of = Rows([*examples], [], [])
+    result = Rows([*examples], [], [])
     for i, example in enumerate(examples):
         rows = head.rows(example, task, input_format, tokenizer, context)
-        rows_of.encoded.extend(rows)
-        rows_of.owners.extend([i] * len(rows))
-    return rows_of
+        result.encoded.extend(rows)
+        result.owners.extend([i] * len(rows))
+    return result
 
 
 def windows(length: int, most: int) -> list[range]:
@@ -152,13 +155,8 @@ def _origins(text: str) -> list[int]:
     return [*origins, len(text)]
 
 
-POOL = 50
-"""The number of batches whose examples are sorted by length together, as in the LengthGroupedSampler of transformers:
-with more, lengths within a batch are more similar, and batches less random."""
-
-
 class Batching:
-    """Epochs over examples, each read at most once per epoch; a random remainder that fills no batch is skipped.
+    """Epochs over examples, each read at most once per epoch; a random remainder that does not fill a batch is skipped.
 
     If there are fewer examples than a batch holds, they are repeated in it.
     """

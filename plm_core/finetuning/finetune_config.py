@@ -14,7 +14,7 @@ from plm_core.shared.files import sha256_file
 from plm_core.training.training_config import AnomalyConfig, LoopConfig, LoRAConfig, OptimizerConfig, Precision
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
-"""The fields that a result depends on. The lists of tasks and seeds are not: adding one reruns no other."""
+"""The fields that a result depends on. The lists of tasks and seeds are not among them: adding one reruns no other."""
 READING = "long texts in parts, numbers in standard deviations"
 """How examples become rows with labels. It is part of ``rule``: results obtained differently are never compared."""
 
@@ -34,7 +34,7 @@ class Recipe:
     """Section ``finetune.training``; see ``LoopConfig`` for what is not explained here."""
 
     epochs: PositiveFloat
-    """How often the training examples are read."""
+    """The number of passes over the training examples."""
     batch: PositiveInt
     """Examples per step."""
     optimizer: OptimizerConfig
@@ -91,7 +91,7 @@ class FinetuneConfig:
     transfers: list[Transfer]
     """More tasks, which start from the model fine-tuned on another task; [] for none."""
     seeds: list[int]
-    """Each task is learned once per seed, which determines the head, the order of the examples and the dropout."""
+    """Each task is learned once per seed, which sets the head's first weights, the examples' order and the dropout."""
     train_examples: PositiveInt | None
     """At most this many training examples per task; null for all."""
     heldout_examples: PositiveInt | None

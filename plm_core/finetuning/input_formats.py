@@ -53,8 +53,8 @@ class InputFormat:
     """Special tokens that pretraining never reads, so that the softmax has pushed their embeddings in one direction."""
 
     def write(self, a: Sequence[int], b: Sequence[int], context: int, follows: bool = False) -> Written:
-        """Write two texts in at most ``context`` tokens. The longer one is cut first, at its end; but ``a`` at its
-        beginning if ``b`` ``follows``: is to be judged as its continuation."""
+        """Write two texts in at most ``context`` tokens. The longer one is cut first, at its end; but ``a`` is cut
+        at its beginning if ``b`` ``follows``, that is, if it is to be judged as the continuation of ``a``."""
         most = free_positions(self.pair, context)
         of_a, of_b = len(a), len(b)
         while of_a + of_b > most:
@@ -68,7 +68,7 @@ def free_positions(parts: Sequence[Part], context: int) -> int:
 
 
 def encode_parts(parts: Sequence[Part], texts: Mapping[str, Sequence[int]]) -> Written:
-    """The token ids of texts in their places."""
+    """The ids and segments of ``parts``, with the texts in their places."""
     spans = [(texts[part] if isinstance(part, str) else [part], segment) for part, segment in parts]
     return Written([i for ids, _ in spans for i in ids], [s for ids, s in spans for _ in ids])
 
@@ -140,9 +140,9 @@ CLS_LAST = InputFormat(
 def input_format_of(objective: str, model: Mapping[str, Any] = MappingProxyType({})) -> InputFormat:
     """The input format for models that were trained with the objective of this name.
 
-    A ``model`` whose configuration says so has more separators, as RoBERTa, or fewer segments.
+    A ``model`` whose configuration says so has more separators, as in RoBERTa, or fewer segments.
     """
-    made: InputFormat = resolve_name(OBJECTIVES[objective].input_format)
+    usual: InputFormat = resolve_name(OBJECTIVES[objective].input_format)
     more = model.get("separators", 1) - 1
     alike = model.get("segments", 2) < 2
 
@@ -152,6 +152,6 @@ def input_format_of(objective: str, model: Mapping[str, Any] = MappingProxyType(
         return tuple((part, 0) for part, _ in parts) if alike else parts
 
     if not more and not alike:
-        return made
-    single = tuple((part, 0) for part, _ in made.single) if alike else made.single
-    return replace(made, single=single, pair=fitted(made.pair), question=fitted(made.question))
+        return usual
+    single = tuple((part, 0) for part, _ in usual.single) if alike else usual.single
+    return replace(usual, single=single, pair=fitted(usual.pair), question=fitted(usual.question))

@@ -245,8 +245,8 @@ class _Text:
     def spans(self, none: bool) -> Iterator[tuple[int, int] | None]:
         """The first word of each candidate and the one after its last; None means no answer."""
         for first in range(len(self.words)):
-            for behind in range(first + 1, min(first + LONGEST, len(self.words)) + 1):
-                yield first, behind
+            for stop in range(first + 1, min(first + LONGEST, len(self.words)) + 1):
+                yield first, stop
         if none:
             yield None
 
@@ -262,19 +262,19 @@ class _Text:
         if span is None:
             missing = len(self.question_words.difference(self.lower)) / max(1, len(self.question_words))
             return {"none": 1.0, "none:missing": missing, f"none:{self.opening}": 1.0}
-        first, behind = span
-        shapes = [_shape(word) for word in self.words[first:behind]]
+        first, stop = span
+        shapes = [_shape(word) for word in self.words[first:stop]]
         left = self.lower[max(0, first - NEAR) : first]
-        right = self.lower[behind : behind + NEAR]
+        right = self.lower[stop : stop + NEAR]
         return {
             f"{self.opening} begins {shapes[0]}": 1.0,
             f"{self.opening} ends {shapes[-1]}": 1.0,
-            f"words {behind - first}": 1.0,
+            f"words {stop - first}": 1.0,
             f"begins {shapes[0]}": 1.0,
             f"ends {shapes[-1]}": 1.0,
             f"before {left[-1] if left else ''}": 1.0,
             f"behind {right[0] if right else ''}": 1.0,
-            "asked inside": len(self.question_words.intersection(self.lower[first:behind])) / (behind - first),
+            "asked inside": len(self.question_words.intersection(self.lower[first:stop])) / (stop - first),
             "asked to the left": len(self.question_words.intersection(left)) / NEAR,
             "asked to the right": len(self.question_words.intersection(right)) / NEAR,
         }

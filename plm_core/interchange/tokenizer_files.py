@@ -1,7 +1,7 @@
 """The tokenizer as the files of Hugging Face tokenizers, ``tokenizer.json`` and ``tokenizer_config.json``.
 
-When they are written, token ids are the same for every text, except for ``deviations``: special tokens cannot occur in
-a text either, unless the caller sets ``split_special_tokens=False``.
+As written, they give our token ids for every text, except for ``deviations``. No text can spell a special token there
+either, unless the caller sets ``split_special_tokens=False``.
 
 When they are read, the folder's own library encodes texts (``plm_core.text.published_tokenizer``); only its ids are
 permuted, and so are the rows of embeddings and output layer. A special token that the vocabulary lacks gets the mean of
@@ -61,6 +61,29 @@ each."""
 EXPECTED = (
     f"and {MODEL_FILE} is missing; expected one of them as `plm export` writes it: no other tokenizer can be read"
 )
+ROLES = ("pad", "unk", "bos", "eos", "mask", "cls", "sep")
+"""Their names for the special tokens of ``PIECES``."""
+USUAL = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "eos": ("</s>", "<|endoftext|>"),
+    "mask": ("[MASK]", "<mask>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
+}
+"""Their usual pieces, for a folder that does not name them."""
+READ = {
+    "causal": ("eos", "unk", "pad"),
+    "masked": ("mask", "cls", "sep", "unk", "pad"),
+    "replaced": ("mask", "cls", "sep", "unk", "pad"),
+    "permutation": ("eos", "bos", "mask", "cls", "sep", "unk", "pad"),
+}
+"""The special tokens that models of an objective have read in pretraining; the others are new to them."""
+BETWEEN_DOCUMENTS = "<|endoftext|>"
+"""The piece between documents of decoders whose own marks are those of a conversation."""
+SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+VOCABULARY = ("tokens.weight", "bias", "unembed.weight")
+"""Our weights that have a row for each token."""
 
 
 def deviations(tokenizer: Tokenizer) -> list[str]:
@@ -156,7 +179,7 @@ def space_marking(prefix: bool) -> list[dict[str, Any]]:
 
 
 def pieces_json(model: dict[str, Any], split: dict[str, Any] | None = None, prefix: bool = False) -> dict[str, Any]:
-    """A file of the library that treats texts like sentencepiece."""
+    """The content of a file of the library that treats texts like sentencepiece."""
     mark = space_marking(prefix)
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
     decoders = [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]
@@ -210,37 +233,12 @@ def _post_processor(family: Family) -> dict[str, Any]:
     }
 
 
-ROLES = ("pad", "unk", "bos", "eos", "mask", "cls", "sep")
-"""Their names for the special tokens of ``special.PIECES``."""
-USUAL = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "eos": ("</s>", "<|endoftext|>"),
-    "mask": ("[MASK]", "<mask>"),
-    "cls": ("[CLS]", "<cls>", "<s>"),
-    "sep": ("[SEP]", "<sep>", "</s>"),
-}
-"""Their usual pieces, for a folder that does not name them."""
-READ = {
-    "causal": ("eos", "unk", "pad"),
-    "masked": ("mask", "cls", "sep", "unk", "pad"),
-    "replaced": ("mask", "cls", "sep", "unk", "pad"),
-    "permutation": ("eos", "bos", "mask", "cls", "sep", "unk", "pad"),
-}
-"""The special tokens that models of an objective have read in pretraining; the others are new to them."""
-BETWEEN_DOCUMENTS = "<|endoftext|>"
-"""The piece between documents of decoders whose own marks are those of a conversation."""
-SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
-VOCABULARY = ("tokens.weight", "bias", "unembed.weight")
-"""Our weights that have a row for each token."""
-
-
 def published_tokenizer(source: Path, family: Family, theirs: Mapping[str, Any], rows: int) -> Published:
     """The tokenizer of a folder of ``family`` with configuration ``theirs`` and ``rows`` embeddings.
 
     Raises:
         UserError: there is none, it cannot be read, it has more pieces than there are rows, or it lacks a special
-            token without which the model reads nothing.
+            token that such a model always reads.
     """
     name, content = _content(source)
     path = source / name
@@ -252,7 +250,7 @@ def published_tokenizer(source: Path, family: Family, theirs: Mapping[str, Any],
     frame = json.dumps(json.loads(content).get("post_processor")) if name == JSON_FILE else ""
     if library.highest >= rows:
         raise UserError(
-            f"{path}: has the id {library.highest}, but config.json has {rows} embeddings; expected one folder's"
+            f"{path}: has the id {library.highest}, but config.json has {rows} embeddings; expected both of one model"
         )
 
     # What each role is called, and its id.
@@ -265,12 +263,12 @@ def published_tokenizer(source: Path, family: Family, theirs: Mapping[str, Any],
         if ids[role] is None and isinstance(token := theirs.get(f"{role}_token_id"), int) and 0 <= token < rows:
             ids[role] = token
     if family.objective == "causal":
-        # A document begins with ours, as with theirs.
+        # Our EOS, which begins each document, is the token that does so there.
         begins = ids["bos"] is not None and (facts.get("add_bos_token") or str(facts.get("bos_token")) in frame)
         between = library.find(BETWEEN_DOCUMENTS)
         ids["eos"] = ids["bos"] if begins else ids["eos"] if between is None else between
 
-    # Where one piece has two roles, it has the first in this list.
+    # A piece with two roles gets the first in this list.
     given_to: dict[str, int] = {}
     for role in READ[family.objective]:
         if ids[role] not in (None, *given_to.values()):

@@ -30,7 +30,7 @@ from plm_core.text.tokenizer_kinds import open_tokenizer
 from plm_core.text.tokenizers import CLS, JSON_FILE, MODEL_FILE, Tokenizer
 
 LARGEST = 1 << 20
-"""Bytes of a text file beside the weights; larger ones are forms of the vocabulary."""
+"""The most bytes of a text file beside the weights that is kept; larger ones are forms of the vocabulary."""
 OWN = "plm_checkpoint"
 """The key of their configuration under which an ``Origin`` is kept."""
 
@@ -54,7 +54,7 @@ class Origin:
 def export_hf(checkpoint_folder: Path, target: Path) -> None:
     """Write a checkpoint as a folder that transformers' automatic classes load without a network.
 
-    An encoder that was fine-tuned to search is also one that sentence-transformers loads.
+    An encoder that was fine-tuned for search can also be loaded by sentence-transformers.
 
     Raises:
         UserError: the checkpoint is damaged, fine-tuned on something else or has no counterpart in transformers, or
@@ -148,7 +148,7 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
             f"{place}.model_type: found {theirs.get('model_type')!r}; expected one of {', '.join(PUBLISHED)}"
         )
     if "auto_map" in theirs:
-        raise UserError(f"{place}.auto_map: wants to run code of the folder; expected a model that is known here")
+        raise UserError(f"{place}.auto_map: needs code from the folder; expected a model that is supported here")
     sizes = family.our_config(theirs, str(place))
     text = _own_tokenizer(source, family, theirs) or published_tokenizer(source, family, theirs, sizes["vocab_size"])
     if isinstance(text, Published):
@@ -162,7 +162,7 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
     with torch.device("meta"):
         model: Any = checkpoint.build(family.architecture, origin.model | sizes, str(place))
 
-    # Their weights, from as many files as there are, in float32; theirs and ours are in memory together.
+    # Their weights, from as many files as there are, in float32; theirs and ours are in memory at once.
     parameters = sum(tensor.numel() for tensor in model.parameters())
     if (needed := 8 * parameters) > (room := psutil.virtual_memory().total):
         raise UserError(
@@ -180,7 +180,7 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
         given |= {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in part.items()}
     if not given:
         pickles = join_names(sorted(path.name for path in source.glob("*.bin")))
-        instead = f" ({pickles} may run code when it is read, and is not)" if pickles else ""
+        instead = f" ({pickles} could run code when read, so it is not read)" if pickles else ""
         raise UserError(f"{source / checkpoint.WEIGHTS_FILE}: missing; expected weights as safetensors{instead}")
     weights = family.to_ours(given, vars(model.config), str(source))
     lacking = family.lacking(weights)
@@ -236,7 +236,7 @@ def _texts(source: Path, tokenizer_file: str) -> dict[str, str]:
 def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, target: Path) -> None:
     """Write a model that began as a published one as a folder of its kind: the same files, if it is as published.
 
-    A part that was lacking is written if the model was trained. Weights have the published precision if that loses
+    A part that was missing is written if the model was trained. Weights have the published precision if that loses
     nothing, and otherwise float32.
     """
     text = loaded.tokenizer
@@ -286,7 +286,7 @@ def _export_published(loaded: checkpoint.Loaded, published: PublishedModel, targ
 
 
 def _write_pooling(folder: Path, loaded: checkpoint.Loaded) -> None:
-    """For a model that was fine-tuned to search: how sentence-transformers makes a vector of the states."""
+    """For a model that was fine-tuned to search: how sentence-transformers makes a vector from the states."""
     if loaded.config.head is None:
         return
     modules = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}

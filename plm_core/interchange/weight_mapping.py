@@ -79,11 +79,11 @@ class Family:
     sizes: tuple[Size, ...]
     """The table of sizes."""
     fixed: Mapping[str, tuple[Any, ...]]
-    """What their configuration must contain for an equal computation: the first is written, an absent key is fine."""
+    """What their configuration must hold for the same computation: the first is written, and a key may be absent."""
     marks: Mapping[str, int]
     """The special tokens that their configuration names; written, not read."""
     follows: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    """What follows from our configuration, by their keys: written, and checked when read; an absent key is fine."""
+    """What follows from our configuration, by their keys: written, and checked when read; a key may be absent."""
     weights: tuple[Weight, ...]
     """The table of weights: all of theirs except the tied ones, and all of ours."""
     base: str

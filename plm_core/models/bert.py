@@ -107,9 +107,9 @@ class BERT(nn.Module):
         """Ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen all ids.
 
         ``segments`` [B, T] holds the segment of each id (None: all in the first), ``attention_mask`` [B, T] is false
-        for padding, which no position sees. ``documents`` [B, T] holds the document of each id in its row: each is read
-        independently. With ``at`` [B, N] only these positions' states are returned, ``[B, N, D]``, and the last block
-        computes no others.
+        for padding, which no position sees. ``documents`` [B, T] holds the document of each id in its row; documents do
+        not see each other. With ``at`` [B, N] only these positions' states are returned, ``[B, N, D]``, and the last
+        block computes no others.
 
         Raises:
             ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,

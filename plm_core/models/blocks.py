@@ -23,7 +23,7 @@ SHORT = 512
 """The most keys for which compiled attention on a CPU keeps its weights for the backward pass."""
 SHORT_BFLOAT16 = 128
 """The most keys for which attention in bfloat16 on a CPU is computed in float32: torch's kernel is made for longer rows
-(forward and backward of 64 heads of width 32, 128 keys: 18.5 and 8.3 ms; with 256 keys they are alike)."""
+(64 heads of width 32, 128 keys: 18.5 ms forward and backward, 8.3 in float32; with 256 keys there is no difference)."""
 TILE = 128
 """The number of queries and keys in a block, which a GPU kernel computes or skips as a whole."""
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -115,7 +115,7 @@ def to_compute_dtype(x: Tensor) -> Tensor:
 def check_ids(ids: Tensor, size: int, name: str = "vocab_size") -> None:
     """Raise ValueError if an id ``[B, T]`` has no row in an embedding of ``size`` rows.
 
-    Only on the CPU: on a GPU the check would have to wait for it, and token stores are checked when opened.
+    Only on a CPU: on a GPU the check would wait for the device, and token stores are checked when opened.
     """
     if ids.device.type == "cpu" and not torch.compiler.is_compiling() and ids.numel():
         low, high = int(ids.min()), int(ids.max())
@@ -225,7 +225,7 @@ class _Windows(torch.autograd.Function):
 
 
 class Decoder(nn.Module):
-    """A subclass has ``config``, ``tokens``, ``blocks`` and ``states``."""
+    """A model that reads from left to right. A subclass has ``config``, ``tokens``, ``blocks`` and ``states``."""
 
     config: Any
     tokens: nn.Embedding
@@ -251,8 +251,8 @@ class Decoder(nn.Module):
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
         ``attention_mask`` [B, T] is false for padding, which is never seen and takes no position. ``documents`` [B, T]
-        holds the document of each id in its row: each is read independently. ``bidirectional`` [B] is true for rows
-        that are read like BERT's: their states have seen all ids.
+        holds the document of each id in its row; documents do not see each other. ``bidirectional`` [B] is true for
+        rows that are read in both directions, like BERT's: their states have seen all ids.
 
         Raises:
             ValueError: T is larger than ``context``, an id is outside the vocabulary, ``documents`` are not as in this
@@ -294,7 +294,7 @@ class Decoder(nn.Module):
         return self.output(hidden).logits()
 
     def output(self, hidden: Tensor) -> Output:
-        """The output layer at hidden states ``[..., D]``."""
+        """The output layer at hidden states ``[..., D]``: the token embedding (tied)."""
         return Output(hidden, self.tokens.weight)
 
 
@@ -308,7 +308,7 @@ def positions_with_padding(attention_mask: Tensor, seen: Tensor) -> tuple[Tensor
     false for padding, ``seen`` [..., T, P + T] is the mask without padding."""
     T, length = seen.shape[-2:]
     past = length - T
-    # Padding takes no position: a text is counted from wherever it begins.
+    # Padding takes no position: positions are counted from where the text begins.
     positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]
     # Padding sees itself; otherwise its softmax would be over an empty set.
     itself = torch.zeros(T, length, dtype=torch.bool, device=seen.device).fill_diagonal_(True).roll(past, dims=1)

@@ -4,7 +4,7 @@ Section 2.2 changes the Transformer in three ways: the input of each sub-block i
 RMSNorm (Zhang and Sennrich 2019); the feed-forward layer is SwiGLU (Shazeer 2020); positions are rotary (Su et al.
 2021). As released, no layer has a bias, and queries, keys and values each have their own projection. Some things are
 from later models: query heads may share keys and values (Llama 2 and 3; Ainslie et al. 2023), the output layer is the
-token embedding (tied) unless the section says otherwise, as in small models, in which the vocabulary has a large part
+token embedding (tied) unless the section says otherwise, as in small models, where the vocabulary has a large share
 of the weights; and for published ones, slower angles beyond the first context (Llama 3.1) and biases (Qwen 2).
 
 Shapes: B rows, T positions, D width, H heads, G key-value heads, S = D/H, V vocabulary.
@@ -41,7 +41,7 @@ class Attention(nn.Module):
         """``[B, T, D]`` to ``[B, T, D]``; ``by`` holds the rotations of the T positions, for the other arguments see
         ``Decoder.states``."""
         q, k, v = (layer(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        # A key is rotated once, by its own position, and cached like that.
+        # A key is rotated once, by its own position, and cached in this form.
         q, k = rotate(q, by), rotate(k, by)
         if cache is not None:
             k, v = cache.extend(k, v)
@@ -84,7 +84,7 @@ class Block(nn.Module):
 
 
 class Llama(Decoder):
-    """The decoder: hidden states by ``read``, next-token logits by ``logits`` with the tied embedding."""
+    """The decoder: hidden states by ``read``, next-token logits by ``logits``, with the embedding if ``tied``."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()

@@ -3,7 +3,7 @@ Efficient, and Long Context Finetuning and Inference".
 
 Section 2.1 builds a BERT with advances from decoders: no biases except in the output layer, pre-norm with an additional
 normalisation after the embeddings (so that the first block needs none), GeGLU (Shazeer 2020) and rotary positions (Su
-et al. 2021). Section 2.1.2: one of three layers attends to the whole row, the others to a window around each position,
+et al. 2021). Section 2.1.2: every third layer attends to the whole row, the others to a window around each position,
 with another RoPE base. There are no segments, and no next-sentence prediction (section 2.2.2).
 
 The paper's batches hold no padding (section 2.1.2, unpadding); here rows are padded, or packed with documents.

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CUDA_MULTIPLE = 64
-"""Rows of bfloat16 that are aligned to 128 bytes: tensor cores are fastest on them (NVIDIA, "Matrix Multiplication
-Background User's Guide"). nanoGPT pads the vocabulary of GPT-2 to 50,304 = 786 * 64 for the same reason."""
+"""It aligns rows of bfloat16 to 128 bytes, which is fastest on tensor cores (NVIDIA, "Matrix Multiplication Background
+User's Guide"). nanoGPT pads the vocabulary of GPT-2 to 50,304 = 786 * 64 for the same reason."""
 
 
 class Output(NamedTuple):
@@ -51,7 +51,7 @@ def nll_in_chunks(output: Output, targets: Tensor, weights: Tensor, size: int) -
 
     A target below 0 adds nothing. ``size`` is C, the predictions of a chunk.
     """
-    # Inside a Function it is not known whether a gradient will be needed.
+    # Determined here, because a Function cannot tell whether a gradient will be needed.
     wanted = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in output]
     inputs = (output.hidden, *padded(output.weight, output.bias))
     return _InChunks.apply(*inputs, targets, weights, len(output.weight), size, wanted)
@@ -105,7 +105,7 @@ class _InChunks(torch.autograd.Function):
 
 def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int, learns: bool) -> tuple[Tensor, Tensor | None]:
     """-sum w log p of the targets ``place`` [C, 1] with weights ``counts`` [C, 1], and, if anything ``learns``, its
-    gradient by the logits ``[C, V or more]``. Takes one more tensor of their size."""
+    gradient by the logits ``[C, V or more]``. Needs memory for one more tensor of their size."""
     log_p = logits[:, :V].to(counts.dtype).log_softmax(-1)
     nats = -(log_p.gather(1, place) * counts).sum()
     if not learns:
@@ -113,7 +113,7 @@ def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int, learns: boo
     # The gradient: p, minus one for the target.
     gradient = log_p.exp_()
     gradient = gradient.scatter_(1, place, gradient.gather(1, place) - 1).mul_(counts).to(logits.dtype)
-    # Padding by nothing would make a copy.
+    # ``F.pad`` makes a copy even if it adds nothing.
     return nats, gradient if logits.shape[1] == V else F.pad(gradient, (0, logits.shape[1] - V))
 
 

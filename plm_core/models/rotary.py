@@ -13,17 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+LOW, HIGH = 1, 4
+"""The RoPE scaling of Llama 3.1: pairs that turn less often than ``LOW`` times in the first context are slowed down,
+those that turn more often than ``HIGH`` times are not, and those in between are interpolated."""
+
 
 class Angles(NamedTuple):
     """The rotation of each pair at each position: ``[1 or B, 1, T, S/2]``, the same for all heads."""
 
     cos: Tensor
     sin: Tensor
-
-
-LOW, HIGH = 1, 4
-"""The RoPE scaling of Llama 3.1: pairs that turn less often than ``LOW`` times in the first context are slowed down,
-those that turn more often than ``HIGH`` times are not, and those in between are interpolated."""
 
 
 def angles(
@@ -64,5 +63,5 @@ def rotate(x: Tensor, by: Angles) -> Tensor:
     """Rotate queries or keys ``[B, H, T, S]`` (equation 34)."""
     first, second = x.chunk(2, dim=-1)
     turned = torch.cat((first * by.cos - second * by.sin, second * by.cos + first * by.sin), dim=-1)
-    # Under autocast queries have less precision than the angles: they are rotated in that of the angles.
+    # Under autocast, queries have a lower precision than the angles, and are rotated in that of the angles.
     return turned.to(x.dtype)

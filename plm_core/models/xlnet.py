@@ -145,7 +145,7 @@ def _by_distance(scores: Tensor, places: Tensor | None, keys: int) -> Tensor:
     """
     B, H, Q, R = scores.shape
     if places is None:
-        # With strides and not slices, which a compiler turns into a division per element.
+        # By strides: a compiler turns slices into a division per element.
         return scores.contiguous().as_strided((B, H, Q, keys), (H * Q * R, Q * R, R - 1, 1), Q)
     return windows_at(scores, R - keys - places, keys)
 

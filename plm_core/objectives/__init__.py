@@ -1,7 +1,7 @@
 """What a model is trained to do, one file per objective. ``OBJECTIVES`` is the only table of them.
 
 An objective turns a token store into batches, and a model and a batch into a loss: it knows nothing of layers, and the
-model knows nothing of targets. A new one is a file here and a line below; its own scoring or decoding, if any, is a
+model knows nothing of targets. To add one, add a file here and a line below; its own scoring or decoding, if any, is a
 file in the package for that.
 """
 

@@ -179,7 +179,7 @@ class _Documents(Batches):
         row, position, start, *_ = pieces = self.view.pieces(items)
         targets, documents, padding = self.view.laid_out(pieces, len(items))
         inputs = np.roll(targets, 1, axis=1)
-        # In the store, the EOS of the previous document precedes a document, except the first one.
+        # In the store, every document but the first is preceded by the EOS of the previous one.
         inputs[row, position] = np.where(start > 0, self.view.store.rows(np.maximum(start - 1, 0), 1)[:, 0], EOS)
         inputs, targets = np.where(padding, PAD, inputs), np.where(padding, IGNORED, targets)
         columns = (inputs, targets, np.ones(len(items), dtype=bool), documents)

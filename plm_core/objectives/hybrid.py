@@ -1,15 +1,15 @@
 """Causal and masked language modelling of one decoder. Charpentier and Samuel 2024, "GPT or BERT: why not both?".
 
-Rows are those of the causal objective. A share of them is read like BERT's: in both directions, with some tokens
-masked, which are predicted. A masked token is predicted from the state of the position before it (masked next-token
-prediction; BehnamGhader et al. 2024, "LLM2Vec", section 2.1), like the next token in a causal row: so one output layer
-serves both, and no weight is added.
+Rows are those of the causal objective. A share of them is read like BERT's, in both directions, with some tokens masked
+and predicted. A masked token is predicted from the state of the position before it (masked next-token prediction;
+BehnamGhader et al. 2024, "LLM2Vec", section 2.1), like the next token in a causal row: so one output layer serves both,
+and no weight is added.
 
 All rows have equal weight: the loss is the mean over rows of the mean over a row's predictions, and the share of masked
-rows is their share of the loss. This is the same in the released code (``pretraining/train_10m.py``), where each
-process has one kind of row. Three things deviate from it: tokens are selected individually, as in BERT, and not in
-spans of one to three; the mask rate is constant, and does not fall from 0.3 to 0.15 during training; and every batch
-has rows of both kinds, so that one process trains on both.
+rows is their share of the loss. The released code (``pretraining/train_10m.py``) does the same, with one kind of row
+per process. Three things deviate from it: tokens are selected individually, as in BERT, and not in spans of one to
+three; the mask rate is constant, and does not fall from 0.3 to 0.15 during training; and every batch has rows of both
+kinds, so that one process trains on both.
 
 Shapes: B rows, T positions, V vocabulary.
 """
@@ -41,8 +41,8 @@ class HybridBatch(PackedCausalBatch):
     bidirectional: torch.Tensor
     """``[B]`` bool: which rows are read in both directions."""
     weights: torch.Tensor
-    """``[B]``, float64: the weight of a prediction in each row, so that rows have equal weight; 1 in the mean over all
-    predictions."""
+    """``[B]``, float64: the weight of a prediction in each row, so that rows have equal weight; the mean over all
+    predictions is 1."""
 
 
 @section
@@ -94,7 +94,7 @@ class Hybrid(Causal):
         weights = batch.weights[:, None].expand_as(targets)
         if hidden.device.type == "cpu" and not torch.compiler.is_compiling():
             # Most positions of a masked row predict nothing, and their logits would take a third of a small model's
-            # step. Only here are they left out: a GPU would have to be waited for, and a compiled graph has one shape.
+            # step. Left out only here: on a GPU this would wait for the device, and a compiled graph has one shape.
             chosen = targets != IGNORED
             hidden, targets, weights = hidden[chosen], targets[chosen], weights[chosen]
         return Loss(output_nll(model.output(hidden), targets, weights), batch.num_targets)
@@ -107,7 +107,8 @@ class Hybrid(Causal):
 def spread_evenly(numbers: np.ndarray, share: float) -> np.ndarray:
     """Which of the rows with these ``numbers`` [n] belong to a share, ``[n]`` bool.
 
-    Among any consecutive rows (of a micro-batch, a process, a run), their number is less than one off the exact share.
+    Among any consecutive rows (of a micro-batch, a process, a run), their number differs from the exact one by less
+    than one.
     """
     return np.floor((numbers + 1) * share) > np.floor(numbers * share)
 

@@ -94,7 +94,7 @@ class Masked(Objective):
 
     def __post_init__(self) -> None:
         if self.next_sentence and self.packing == "documents":
-            raise ValueError("packing: documents with next_sentence true; expected stream: a row is one pair then")
+            raise ValueError("packing: documents with next_sentence true; expected stream, as a row is then a pair")
 
     def text_length(self, context: int) -> int:
         """How many tokens of text a row holds in addition to its special tokens."""
@@ -139,7 +139,7 @@ class Masked(Objective):
             attention_mask = batch.attention_mask if self.next_sentence else None
             hidden = model(batch.inputs, batch.segments, attention_mask, at=at)
         nll = output_nll(model.output(hidden[:, self.next_sentence :]), batch.targets)
-        # A row's one class counts once per masked token, because the total is divided by the number of those.
+        # A row's single class counts once per masked token, because the total is divided by their number.
         if self.next_sentence:
             classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
             pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)
@@ -159,7 +159,7 @@ def max_predictions(rate: float, length: int) -> int:
 def mask(
     ids: np.ndarray, rate: float, vocab_size: int, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Select round(rate * n) of the n tokens in ``ids`` [T] that are not special, at least one if there is one.
+    """Select round(rate * n) of the n tokens in ``ids`` [T] that are not special, at least one if there are any.
 
     UNK represents a word and is selected too, as in the released code.
 
@@ -172,11 +172,11 @@ def mask(
     chosen = min(len(candidates), max(1, round(rate * len(candidates))))
     positions = np.sort(draw.choice(candidates, chosen, replace=False))
     fate = draw.random(chosen)
-    strangers = draw.integers(len(PIECES), vocab_size, chosen)
+    random_tokens = draw.integers(len(PIECES), vocab_size, chosen)
     targets = ids[positions]
     masked = ids.copy()
-    # Unchanged tokens are predicted too, or a model would learn that whatever is not MASK is right (section 3.1).
-    masked[positions] = np.where(fate < 0.8, MASK, np.where(fate < 0.9, strangers, targets))
+    # Unchanged tokens are predicted too, so that no model learns that whatever is not MASK is right (section 3.1).
+    masked[positions] = np.where(fate < 0.8, MASK, np.where(fate < 0.9, random_tokens, targets))
     return masked, positions, targets
 
 

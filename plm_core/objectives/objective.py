@@ -1,7 +1,7 @@
 """The interface of objectives: a section of the parameters, batches of rows, and a loss that is a sum and a count.
 
 An objective's code in other packages is named as ``module:attribute`` and not imported: training does not depend on
-scoring. To keep the parameter check fast, neither this file nor an objective's imports torch before there is a batch.
+scoring. To keep the parameter check fast, neither this file nor any objective imports torch before there is a batch.
 
 Shapes: B rows, T positions, V vocabulary.
 """
@@ -54,7 +54,7 @@ def summed_nll(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -
     import torch
     from torch.nn import functional as F
 
-    # In bfloat16 the sum over a vocabulary has only three digits.
+    # In bfloat16, the sum over a vocabulary would have only three significant digits.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
     if weights is None:
         return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
@@ -136,11 +136,11 @@ class Batches(Protocol):
         ...
 
     def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
-        """Which tokens of the store are where in the inputs (before masking), for each row of ``at``."""
+        """Which tokens of the store each row of ``at`` holds, and where in its inputs (before masking)."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of how the store became rows, by name; empty unless documents are packed."""
+        """Metrics of how the store was cut into rows, by name; empty unless documents are packed."""
         return {}
 
 
@@ -200,8 +200,8 @@ class Objective(ABC):
         """The loss of a model on a batch, which continues the batch that returned ``carry``."""
 
     def mark(self, number: int, read: str) -> str | None:
-        """The mark before a token in a row's text, for the prediction with this number in the row (from 1), at which
-        the model read ``read``. None: predictions are not marked."""
+        """The mark before a predicted token in a row's text, from the number of the prediction in the row (from 1) and
+        what the model ``read`` in the token's place. None: predictions are not marked."""
         return read
 
     def facts(self, batch: Batch, row: int) -> dict[str, Any]:

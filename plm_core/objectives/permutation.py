@@ -100,12 +100,12 @@ class Permutation(Objective):
         pair = config.context - R
         if pair and pair < FRAME + 2:
             raise ValueError(
-                f"objective.reuse: {R} leaves {pair} of model.context {config.context} positions for a pair; expected "
-                f"at least {FRAME + 2}, or none"
+                f"objective.reuse: {R} leaves {pair} of the {config.context} positions of model.context for a pair; "
+                f"expected at least {FRAME + 2}, or none"
             )
         if R // self.predict + (self.text_length(config.context) - R) // self.predict < 1:
             raise ValueError(
-                f"objective.predict: {self.predict}; one token in this many is none of model.context {config.context}"
+                f"objective.predict: {self.predict}; with model.context {config.context}, no token would be predicted"
             )
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:

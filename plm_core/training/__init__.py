@@ -1,1 +1,1 @@
-"""Training: the loop and its steps, optimizer, learning rate, snapshots, several processes, the device."""
+"""Training: the loop and its steps, optimizer, learning rate, state and snapshots, several processes, the device."""

@@ -21,7 +21,7 @@ def progress_at(step: int, steps: int, config: OptimizerConfig) -> float:
 def learning_rate_at(step: int, progress: float, config: OptimizerConfig) -> float:
     """The learning rate of ``step`` (from 0), with the share ``progress`` of the decay done, by steps or by time.
 
-    At a progress of 0 it is the peak, from 1 on the final rate. During the warm-up ``progress`` has no effect.
+    At a progress of 0 it is the peak; from 1 on, the final rate. During the warm-up, ``progress`` has no effect.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
@@ -55,13 +55,13 @@ class TimeBudget(Callback):
         self._begun = perf_counter() - self.seconds
 
     def elapsed(self) -> float:
-        """Seconds so far. Without a budget it is 0, because it is part of the state and differs between equal runs."""
+        """Seconds so far; 0 without a budget, because they are part of the state and differ between equal runs."""
         return 0.0 if self._config.minutes is None else perf_counter() - self._begun
 
     def update(self, step: int, seconds: float) -> None:
         """Record that the first ``step`` steps took so many seconds."""
         self.seconds = seconds
-        # The budget counts from the end of the warm-up, which has its number of steps.
+        # The decay over time begins after the warm-up, which is counted in steps.
         if step <= self._config.optimizer.warmup_steps:
             self.warm = seconds
 

@@ -3,7 +3,7 @@
 Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", with the update scale and weight decay of
 Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2. It computes the same as ``torch.optim.Muon``, with
 two differences: matrices of one shape are orthogonalised together, and on machines without bfloat16 instructions this
-is done in float32, which takes a thirtieth of the time there. If matrices are sharded, each process gathers some of
+is done in float32, which is 30 times as fast there. If matrices are sharded, each process gathers some of
 them and orthogonalises them for all (Liu et al. 2025, section 2.3).
 
 Shapes: N matrices, R rows, C columns, P processes.

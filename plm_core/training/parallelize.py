@@ -57,7 +57,7 @@ class ParallelLoss:
     def __init__(
         self, model: nn.Module, loss_of: LossOf, compiled: LossOf, ranks: Ranks, row: Batch, mixed: bool = False
     ) -> None:
-        """``compiled`` is what a step runs, ``loss_of`` the original function; ``mixed`` says how FSDP gathers."""
+        """``compiled`` is what a step runs, ``loss_of`` the original; with ``mixed``, FSDP gathers in bfloat16."""
         self.model, self._loss_of, self._compiled, self._ranks = model, loss_of, compiled, ranks
         self._wrapped: Any = None
         if ranks.sharding:
@@ -139,9 +139,9 @@ def compiled(loss_of: LossOf, device: torch.device, replayed: int | None = None)
     """Compile ``loss_of``; on a machine that cannot compile, return it unchanged, with a warning.
 
     Weight names stay the same, because the function is compiled and not the model. Dropout draws different numbers than
-    without compilation, and sums are rounded differently; both repeat from run to run. On a GPU the passes over batches
-    of ``replayed`` rows are captured as CUDA graphs and replayed: the host launches one graph per pass instead of
-    hundreds of kernels. A replay overwrites the last one's results, gradients too, so it is not for micro-batches.
+    without compilation, and sums are rounded differently; both are the same in every run. On a GPU the passes over
+    batches of ``replayed`` rows are captured as CUDA graphs and replayed: the host launches one graph per pass instead
+    of hundreds of kernels. Not for micro-batches: a replay overwrites the previous one's results, including gradients.
     """
     if not _can_compile(device):
         return loss_of

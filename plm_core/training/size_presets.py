@@ -50,8 +50,6 @@ WARMUP_SHARE = 10
 """The warm-up is one step in this many, if there are few."""
 REPORTS, VALIDATIONS = 10, 20
 """In a recipe: steps between two reports, and how many validations and snapshots a run has."""
-
-
 CORE = 1.3e11
 """FLOP/s of one core in continued pretraining of MiniLM, counting 6 per weight and token."""
 ROW, ROWS = 128, 8
@@ -192,12 +190,12 @@ def carried_on(time: str, model: Mapping[str, Any], share: float, where: str) ->
 
 
 def block_weights(layers: int, width: int) -> int:
-    """About the weights in the blocks of a model (Kaplan et al. 2020, section 2.1)."""
+    """Approximately the number of weights in a model's blocks (Kaplan et al. 2020, section 2.1)."""
     return 12 * layers * width**2
 
 
 def operations(section: Mapping[str, Any], vocabulary: int) -> float:
-    """FLOPs of a step of a section without ``size``: 6 per weight and token (output layer: predicted token)."""
+    """FLOPs of a step of a section without ``size``: 6 per weight and token (output layer: per predicted token)."""
     model = section["model"]
     share = section["objective"].get("rate", 1.0)
     weights = block_weights(model["layers"], model["width"]) + share * vocabulary * model["width"]
@@ -267,7 +265,7 @@ def fill_in_size(section: Any, where: str) -> Any:
         training = whole | training | {"optimizer": filled | optimizer}
         return rest | {"objective": objective, "model": recipe["model"] | model, "training": training}
 
-    # A depth or a preset: the shape, and what follows from it. A depth's heads follow the width if that is written.
+    # A depth or a preset: the shape, and what follows from it. A depth's heads follow the width if one is given.
     published: dict[str, Any] = {}
     if type(size) is int and size >= 1:
         width = _whole({"width": HEAD * size} | model, "width", where)

@@ -20,7 +20,7 @@ from plm_core.training.state import TrainState, join_carries
 from plm_core.training.training_config import LoopConfig
 
 Seeds = Callable[[int], int]
-"""The randomness of a step: from the number of a micro-batch, counted over all processes, to its dropout seed."""
+"""From the number of a step's micro-batch, counted over all processes, to its dropout seed."""
 
 Evaluate = Callable[[Batch, Carry | None], Loss]
 """The loss of rows that continue those of a previous call, without a gradient."""
@@ -59,7 +59,7 @@ class TrainStep:
                 nll, carries = self._passes(state, rows, num_targets, seeds)
                 break
             except RuntimeError as error:
-                # Several processes cannot agree on it: the others have not failed, and are in the middle of the step.
+                # Several processes cannot agree to split: the others have not failed, and are in the middle of a step.
                 self._split(state, _reason(error), agreed=self.ranks.size == 1)
             self._clear()
 
@@ -121,7 +121,7 @@ class TrainStep:
                 break
             except RuntimeError as error:
                 reason = _reason(error)
-            # The others wait after these passes, so this process may retry alone; with sharded weights, within them.
+            # The others wait after these passes, so this process may retry alone; with sharded weights, within.
             _require_smaller(state, at_once, reason, agreed=not self.ranks.sharding)
             self.evaluated_at_once = at_once // 2
             warnings.warn(

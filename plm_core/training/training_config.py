@@ -28,7 +28,7 @@ class OptimizerConfig:
     schedule: Literal["cosine", "linear", "wsd"] = "cosine"
     """How the learning rate falls after the warm-up (``learning_rate_at``)."""
     decay_fraction: PositiveShare = DECAY_FRACTION
-    """The last share of the steps after the warm-up, in which the rate falls; only for ``wsd``."""
+    """The final share of the steps after the warm-up, during which the rate falls; only for ``wsd``."""
     final_fraction: Share = 0.1
     """The learning rate of the last step, as a fraction of the peak."""
     weight_decay: NonNegativeFloat = 0.1
@@ -44,8 +44,8 @@ class OptimizerConfig:
     clip_norm: PositiveFloat = 1.0
     """The largest 2-norm of the gradient over all parameters; a longer one is scaled down to it."""
     head_steps: NonNegativeInt = 0
-    """For this many steps at first, only what follows the blocks is trained, such as a new head on a published model,
-    so that its random weights do not disturb the rest (Howard and Ruder 2018, section 3.3). See ``above_blocks``."""
+    """The number of first steps that train only what follows the blocks, such as a new head on a published model, whose
+    random weights would disturb the rest (Howard and Ruder 2018, section 3.3). See ``above_blocks``."""
     layer_decay: PositiveShare = 1.0
     """Each layer's rate as a fraction of the rate of the layer above: below 1, fine-tuning changes the lower layers
     less (Howard and Ruder 2018, section 3.2). See ``rate_scales``."""

@@ -21,7 +21,7 @@ from plm_core.text.tokenizers import EOS, PAD, Tokenizer
 TEXTS_AT_ONCE = 16
 """The number of documents that a model with memory reads side by side."""
 BATCHES_AT_ONCE = 8
-"""Documents are held until they fill about this many batches of the other models: those of one length are batched."""
+"""For other models, documents are collected to about this many batches, so that windows of one length share a batch."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Segment:
     attention_mask: torch.Tensor
     """``[R, T]``, false after the end of a text."""
     given: int
-    """How many of the first positions are not predicted: they were already, or begin the text."""
+    """How many of the first positions are not predicted: they already were, or they begin the text."""
 
     def nats(self, model: Any, hidden: torch.Tensor) -> list[float]:
         """-sum log p of each row's predicted tokens by hidden states ``[R, T - given, D]``, added up in double
@@ -141,7 +141,7 @@ def side_by_side(sequences: Sequence[torch.Tensor], length: int, advance: int) -
 def token_nats(model: Any, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """-log p of the targets ``[R, T]`` by a model's hidden states ``[R, T, D]``, in double precision, to be added up.
 
-    At most ``AT_ONCE`` logits are in memory: 16 rows of 4,096 positions and 50,304 tokens have 12 GiB of them.
+    At most ``AT_ONCE`` logits are in memory: 16 rows of 4,096 positions and 50,304 tokens would take 12 GiB.
     """
     size = max(1, AT_ONCE // model.config.vocab_size)
     parts = zip(hidden.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)

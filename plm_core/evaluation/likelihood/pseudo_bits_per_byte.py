@@ -58,7 +58,7 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
 def score_shifted(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
     """As ``score``, for a decoder that reads in both directions and predicts at the position before the mask.
 
-    A window is ``EOS tokens``, so that every token has a position before it. Nothing follows, as in training.
+    A window is ``EOS tokens``, so that every token has a position before it. No token follows the text, as in training.
 
     Raises:
         ValueError: the model's context has no room for a token after EOS.

@@ -1,4 +1,4 @@
-"""Observers of a training run, one concern per file. The loop calls each one explicitly, where it is needed."""
+"""Observers of a training run: reports and best weights, anomalies, meters. The loop calls each one explicitly."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

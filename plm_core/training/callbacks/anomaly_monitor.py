@@ -98,6 +98,6 @@ class AnomalyMonitor(Callback):
                 f"{f'the last good snapshot is {good}' if good else 'there is no snapshot'}",
                 batch,
             )
-        done = "its update is left out" if policy == "skip" else "rolling back to the last periodic snapshot"
+        done = "its update is skipped" if policy == "skip" else "rolling back to the last periodic snapshot"
         if self._ranks.first:  # the others have seen the same
             warnings.warn(f"at step {step + 1} {wrong}: {done} ({len(self.anomalies)} of {limit})", stacklevel=2)

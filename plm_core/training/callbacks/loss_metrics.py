@@ -43,7 +43,7 @@ class StepMetrics:
     step: int
     """Steps done."""
     steps: int
-    """The number of these steps."""
+    """The number of steps since the previous report."""
     predictions: int
     """Predictions trained on in these steps (targets that are not ignored)."""
     positions: int

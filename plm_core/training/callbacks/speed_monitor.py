@@ -65,7 +65,7 @@ class SpeedMonitor(Clock):
         self._precision: str = precision if device.bfloat16 else "float32"
         self._energy = Energy(device.device)
         self.reads = 0
-        """How often the meters were read."""
+        """How many times the meters were read."""
         self._flops: float | None = None
         self._measured: float | None = None
         self._datasheet = datasheet_flops(device_name(device.device)) if self._precision == "bfloat16" else None
@@ -86,7 +86,7 @@ class SpeedMonitor(Clock):
         self.start()
 
     def read(self, positions: int) -> Throughput:
-        """The meters of the steps since ``start``, which read this many positions on all ranks.
+        """The meters of the steps since ``start``, in which all ranks together read this many positions.
 
         Waits for the device, and ends a lap ``other``.
         """
@@ -153,7 +153,7 @@ class Energy:
     def _counters(self) -> list[tuple[float, float | None]]:
         """The joules of each counter, and the number at which it wraps around to zero, if it does; empty if one cannot
         be read, because a partial sum would mislead."""
-        # A CPU's packages: the domains within a package, and that of the platform, would count the same energy twice.
+        # Only a CPU's packages: domains within a package, and that of the platform, would count the same energy twice.
         if not self._board:
             try:
                 domains = sorted(self._powercap.glob("intel-rapl:*"))

@@ -385,7 +385,7 @@ def test_gate_answers_by_another_score_match_its_evidence(tmp_path, given, label
 def test_gate_refuses_a_score_that_a_task_does_not_have(tmp_path):
     folder = answers(tmp_path / "a", ["x", "y"], ["x", "y"])
     for score, says in (
-        ("pearson", r"^promotion\.metrics\.era/pearson: is of numbers, and the answers are classes"),
+        ("pearson", r"^promotion\.metrics\.era/pearson: measures numbers, and the answers are classes"),
         ("f1:z", r"^promotion\.metrics\.era/f1:z: no label is 'z', whose F1 is the score; expected it among x, y"),
     ):
         rules = replace(RULES, primary=f"era/{score}", metrics={f"era/{score}": MetricRule("higher", 0.0)})

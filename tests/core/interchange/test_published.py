@@ -133,7 +133,7 @@ def test_published_tokenizer_never_encodes_special_tokens(published, text):
     ("paper", "change", "message"),
     [
         ("gpt2", lambda c: c.update(vocab_size=99), r"tokenizer\.json: has the id \d+, but config\.json has 99"),
-        ("gpt2", lambda c: c.update(auto_map={}), r"config\.json\.auto_map: wants to run code of the folder"),
+        ("gpt2", lambda c: c.update(auto_map={}), r"config\.json\.auto_map: needs code from the folder"),
         ("bert", lambda c: c.update(model_type="deberta"), r"model_type: found 'deberta'; expected one of gpt2, llama"),
         ("bert", lambda c: c.update(hidden_size=27), r"the weights of .* have shape .*; expected .* by config\.json"),
     ],
@@ -156,7 +156,7 @@ def test_pickles_and_missing_tokenizers_are_refused(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 330}))
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(UserError, match=r"pytorch_model\.bin may run code when it is read, and is not"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin could run code when read, so it is not read"):
         import_hf(tmp_path, tmp_path / "ours")
 
 

@@ -54,7 +54,7 @@ def test_skipped_step_changes_only_the_schedule(start, in_turn):
         return batch_at(step)
 
     model, reports = start(policy("skip"), batch_at=watched, loss=poisoned(7))
-    with pytest.warns(UserWarning, match=r"^at step 8 the loss is nan .*its update is left out \(1 of 10\)"):
+    with pytest.warns(UserWarning, match=r"^at step 8 the loss is nan .*its update is skipped \(1 of 10\)"):
         reports = list(reports)
     assert all(torch.equal(a, b) for a, b in zip(weights[7], weights[8], strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(weights[8], weights[9], strict=True))
