@@ -61,14 +61,14 @@ PARTS: list[Part] = [
     ),
     (
         "pretrain.<name>",
-        "`size`, a time, a depth or a published name, fills in the rest; a wrong one is answered with all names.",
+        "`size` (a time, a depth or a published name) fills in the rest; the error for a wrong one lists all names.",
         None,
         {"": PretrainConfig},
     ),
     ("pretrain.<name>.objective", "", "name", dict(OBJECTIVES)),
     (
         "pretrain.<name>.model",
-        "`preset` takes a published size; what stands beside it wins. The vocabulary comes from the tokenizer.",
+        "`preset` names a published size; parameters beside it take precedence. The tokenizer gives the vocabulary.",
         "architecture",
         {name: entry.config for name, entry in MODELS.items()},
     ),
@@ -80,7 +80,7 @@ PARTS: list[Part] = [
     ("tracking", "", None, {"": Tracking}),
     ("notify", "", None, {"": NotifyConfig}),
     ("promotion", "", None, {"flow": Promotion, "gate": GateRules}),
-    ("sweep", "Read by `plm sweep` alone.", None, {"": Sweep}),
+    ("sweep", "Read only by `plm sweep`.", None, {"": Sweep}),
     ("retention", "Without it nothing is deleted.", None, {"": Retention}),
 ]
 
@@ -110,8 +110,8 @@ def commands() -> str:
         "# Commands",
         "Each command prints this with `--help`. Exit status: 0 when all is well, 1 when work failed, "
         "2 when you must fix something, 130 after Ctrl-C. Also 1: the gate refused `plm promote`, `plm nights` "
-        "found a run that failed or was missed, `plm gc` could not delete something. `plm doctor` "
-        "and `plm sweep` have their own.",
+        "found a run that failed or was missed, `plm gc` could not delete something. `plm run`, "
+        "`plm sweep` and `plm doctor` say below what else they return.",
     ]
     for name, command in _leaves("plm", typer.main.get_command(app)):
         context = command.make_context("plm", [], resilient_parsing=True)
@@ -131,7 +131,7 @@ def stages() -> str:
     graph = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     text = [
         "# Stages",
-        "`dvc.yaml` is the graph. `dvc repro` runs what is not up to date in order; `plm run` runs it side by side. A "
+        "`dvc.yaml` is the graph. `dvc repro` runs stages that are out of date one by one, `plm run` in parallel. A "
         "stage also depends on the source files that it imports.",
     ]
     for name, stage in graph.items():
@@ -187,7 +187,7 @@ def _measures() -> list[str]:
             else ""
         )
         rows.append([f"`{name}`", _first(getattr(measure, "func", measure)) + own])
-    note = "Each takes `min` and `max`, of which one must be there; the ends are allowed."
+    note = "Each takes `min`, `max` or both; the bounds are inclusive."
     return ["### Measures", note, _table(["measure", "what it counts, and the published bound"], rows)]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flows.maintenance.backup import Summary
 
 app = typer.Typer(
-    help="Continuous pretraining of language models of your own.",
+    help="Continuous pretraining of your own language models.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # plain lines, which can be copied, and no import of rich
@@ -136,13 +136,13 @@ def init(
         str | None,
         Option(
             metavar="MODEL",
-            help="Start from this published model: minilm, smollm2, hf://OWNER/NAME, package://NAME, a folder, .gguf.",
+            help="Start from this model: minilm, smollm2, hf://OWNER/NAME, package://NAME, a folder or a .gguf file.",
         ),
     ] = None,
     yes: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show the parameters.")] = False,
 ) -> None:
-    """Look at a folder of text and propose the parameters for it."""
+    """Look at a folder of text and propose parameters for it."""
     address = str(Path(start).resolve()) if start and Path(start).exists() else start
     task("init", folder.resolve(), add=add, start=address, yes=yes, dry_run=dry_run)
 
@@ -191,7 +191,7 @@ def deploy(
 
 @app.command()
 def nights(
-    test: Annotated[bool, Option("--test", help="Send a test message to everyone who is notified.")] = False,
+    test: Annotated[bool, Option("--test", help="Send a test message to all configured addresses.")] = False,
 ) -> None:
     """Show how the last scheduled run went, and when the next is due.
 
@@ -443,7 +443,7 @@ def gc(
     from flows.run.live_table import console
 
     if yes and dry_run:
-        raise UserError("--yes, --dry-run: expected one of them")
+        raise UserError("--yes, --dry-run: expected one of them, not both")
     delete = yes or not (dry_run or sys.stdin.isatty())
     report = garbage.collect(project(), delete)
     findings = report.mended + report.findings
@@ -489,7 +489,7 @@ def generate(
     top_p: Annotated[
         float, Option(help="Sample from the most likely tokens whose probabilities add up to this; 1: from all.")
     ] = SamplingConfig.top_p,
-    repetition_penalty: Annotated[float, Option(help="Above 1: avoid repetition.")] = SamplingConfig.repetition_penalty,
+    repetition_penalty: Annotated[float, Option(help="Above 1: repeat less.")] = SamplingConfig.repetition_penalty,
     seed: Annotated[int, Option(help="Random seed; the same seed gives the same text.")] = SamplingConfig.seed,
 ) -> None:
     """Continue prompts: a single one is streamed, several are processed as a batch."""
@@ -540,11 +540,11 @@ def seen(
 @app.command()
 def export(
     target: Annotated[Path, Argument(metavar="TARGET", help="Write this new or empty folder, or this new .gguf file.")],
-    to: Annotated[Formats, Option(help="Write a folder of Hugging Face transformers (hf), or a file for llama.cpp.")],
+    to: Annotated[Formats, Option(help="Write a folder for Hugging Face transformers (hf), or a file for llama.cpp.")],
     model: Model = None,
     checkpoint: Checkpoint = None,
 ) -> None:
-    """Write a model for Hugging Face transformers, or for llama.cpp, Ollama and others that read GGUF."""
+    """Write a model for Hugging Face transformers, or for llama.cpp, Ollama and other programs that read GGUF."""
     with checkpoint_folder(model, checkpoint) as source:
         task("export", target.resolve(), to=to, checkpoint=source)
 
@@ -566,13 +566,13 @@ def compare_tokenizers(
     sizes: Annotated[list[int] | None, Argument(help="Train vocabularies of these sizes.")] = None,
     kind: Kind = None,
     lowercase: Annotated[bool, Option("--lowercase", help="Lowercase the text first (wordpiece only).")] = False,
-    sample: Annotated[int | None, Option(help="Train on about this many characters, from all documents.")] = None,
+    sample: Annotated[int | None, Option(help="Train on about this many characters, taken from all documents.")] = None,
     given: Annotated[
-        list[Path] | None, Option(help="Measure this one too: its file, or a folder such as `plm import` writes.")
+        list[Path] | None, Option(help="Also measure this tokenizer: its file, or a folder that `plm import` wrote.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train tokenizers on the training split, and measure them, and given ones, on the validation split."""
+    """Train tokenizers on the training split; measure these, and given ones, on the validation split."""
     files = [path.resolve() for path in given or ()]
     task("compare_tokenizers", *sizes or (), kind=kind, lowercase=lowercase, sample=sample, given=files, json=as_json)
 

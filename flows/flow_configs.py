@@ -55,8 +55,8 @@ class Retention:
     champions: AtLeastOne
     """This many of the last champions in the ledger are kept: ``plm rollback`` goes back to them."""
     days: AtLeastOne
-    """Deleted after this many days: cached files that no ``dvc.lock``, now or in the commits of those days, needs; runs
-    deleted in MLflow; compiled code that nobody has read; and Prefect's flow runs with their logs."""
+    """Deleted after this many days: cached files needed by neither the current ``dvc.lock`` nor one committed in those
+    days; runs deleted in MLflow; compiled code that nobody has read; and Prefect's flow runs with their logs."""
     snapshots_days: AtLeastOne
     """The state of an unfinished training run is kept this long so that it can resume, and so is its journal once
     sent."""

@@ -101,7 +101,7 @@ def _opened(root: Path, address: str) -> Iterator[Target]:
 
 
 def backup(root: Path, target: str, keep: int | None = None) -> Summary:
-    """Copy what cannot be recomputed, and the backups do not have yet.
+    """Copy what cannot be recomputed and is not in the backups yet.
 
     Args:
         root: The checkout.
@@ -114,7 +114,7 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
     from dvc.fs import localfs
 
     uri = flow_configs.read_tracking(root)[0].uri
-    notes = [] if uri.startswith(SQLITE) else ["runs, models and decisions are on the MLflow server: back it up there"]
+    notes = [] if uri.startswith(SQLITE) else ["runs, models and decisions are on an MLflow server: back them up there"]
     with _opened(root, target) as store, tempfile.TemporaryDirectory() as scratch:
         name = f"{datetime.now(UTC):{STAMP}}"
         if (names := store.names()) and names[-1] >= name:
@@ -127,7 +127,7 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
         wanted |= {path.relative_to(root).as_posix(): path for path in sorted(cached) if path.is_relative_to(root)}
         if left := sum(not path.is_relative_to(root) for path in cached):
             where = f"DVC's cache is outside the checkout ({cache.path})"
-            notes.append(f"{where}: {left:,} result files are not in the backup; back it up there")
+            notes.append(f"{where}: {left:,} result files are not in the backup; back them up there")
 
         there = set(store.files.all())
         manifest: dict[str, tuple[str, int]] = {}

@@ -104,7 +104,7 @@ def disk(root: Path, _everything: bool) -> Found:
         outs = (out for node in repo.index.stages for out in node.outs if out.hash_info)
         need = COPIES * sum(out.meta.size or 0 for out in outs)
     if free < need:
-        what = f"{size(free)} are free, and a run that rebuilds everything writes {size(need)}"
+        what = f"{size(free)} is free, and a run that rebuilds everything writes {size(need)}"
         yield Finding(what, str(root), "`plm gc` deletes what nobody needs; or use a larger disk")
     else:
         yield f"disk: {size(free)} free; a run that rebuilds everything writes {size(need)}"

@@ -13,7 +13,7 @@ class Finding:
     """A problem, or something that the retention rules do not keep."""
 
     what: str
-    """What is wrong; of something to delete, the rule that does not keep it."""
+    """What is wrong; for something to delete, the rule that does not keep it."""
     where: str
     mend: str
     """How to fix it, in one line."""
@@ -30,7 +30,7 @@ def unneeded(what: str, why: str, size: int | None, delete: Callable[[], object]
 
 
 Found = Generator[Finding | str, None, None]
-"""Findings, and notes of what is as it should be and worth knowing."""
+"""Findings, and notes on what is in order but worth knowing."""
 Check = Callable[[Path, Any], Found]
 """Looks at the checkout ``root``: for problems, reading the bytes of everything if the second argument is True; or for
 what the retention rules given as the second argument do not keep. A UserError or OSError means that it could not."""
@@ -54,7 +54,7 @@ def apply_checks(checks: Mapping[str, Check], root: Path, given: object, mend: b
     If one is cut short by an error, what it found before still counts, and the others are run.
     """
     report = Report()
-    # A store that is away must not hide what is wrong elsewhere.
+    # An unreachable store must not hide problems elsewhere.
     for name, check in checks.items():
         try:
             for finding in (findings := check(root, given)):

@@ -1,4 +1,7 @@
-"""``plm gc``, and the last step of a scheduled run: delete what the section ``retention`` does not keep."""
+"""``plm gc``, and the last step of a scheduled run: delete what the section ``retention`` does not keep.
+
+The functions ``old_...`` of the ``*_checks`` modules decide what that is, for one store each.
+"""
 
 from pathlib import Path
 

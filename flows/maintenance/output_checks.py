@@ -79,7 +79,7 @@ def outputs(root: Path, _everything: bool) -> Found:
         return
     if killed := None if last.ended else last.begun:
         yield Finding(
-            f"the last run, of {format_time(killed)}, was killed", "outputs", "`plm run` settles this and the rest"
+            f"the last run, of {format_time(killed)}, was killed", "outputs", "`plm run` resolves this and the rest"
         )
     # Whoever held the checkout in the meantime has written its name into the lock.
     changed = differing_outputs(root)

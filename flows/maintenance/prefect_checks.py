@@ -56,7 +56,7 @@ def schedule(root: Path, _everything: bool) -> Found:
                 yield Finding("no run is scheduled", where, "`plm deploy --cron ...` sets the schedule")
 
             coming = [at for at in waiting if at >= now]
-            yield f"schedule: {deployment.name} runs next {_at(coming[0]) if coming else 'not scheduled'}"
+            yield f"schedule: the next run of {deployment.name}: {_at(coming[0]) if coming else 'not scheduled'}"
     # How the last run ended is recorded in the checkout, whoever started it.
     last = history.ScheduleHistory.read(root)
     if last.error and last.ended:
@@ -77,7 +77,7 @@ def old_runs(root: Path, rules: Retention) -> Found:
     from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
     from prefect.exceptions import ObjectNotFound
 
-    # A server may serve many checkouts, and knows them by the labels that their runs give themselves.
+    # A server may serve many checkouts; the runs of each have a label that names it.
     before = (datetime.now(UTC) - timedelta(days=rules.days)).isoformat()
     with client(url) as opened:
         runs: list[Any] = []

@@ -1,9 +1,9 @@
 """A fork server: a process that has already imported the libraries, and forks each stage. Used by ``process.py``.
 
 Also a program: ``python -m flows.processes.forkserver SOCKET LIBRARY...``. It imports the libraries that stages use but
-nothing of the project itself, so a fork behaves like ``python -m MODULE ARGUMENTS``: it reads the project's files when
-it starts. Its parent is the same supervisor as for every stage. A fine-tuning run with next to nothing to learn takes
-5.9 s of CPU time in a new process, and 0.6 s in a forked one.
+nothing from the project itself, so a fork behaves like ``python -m MODULE ARGUMENTS``: it reads the project's files
+when it starts. Its parent is the same supervisor as for every stage. A fine-tuning run with next to nothing to learn
+takes 5.9 s of CPU time in a new process, and 0.6 s in a forked one.
 """
 
 import atexit

@@ -1,5 +1,5 @@
-"""What this machine can run side by side: cores shared by the stages of one flow, GPUs shared by all processes, and
-enough memory and disk space for each.
+"""What this machine can run side by side: cores shared by the stages of one flow, GPUs shared by all processes (they
+take turns by ``plm_core/shared/gpu_claims.py``), and enough memory and disk space for each.
 
 Cores are not claimed across flows: the kernel shares them fairly at any moment, whereas with claims a short run could
 wait hours for the training run of another flow. These are facts of the machine, never parameters: moving to another
@@ -129,8 +129,8 @@ def announce_pipeline(say: Callable[[str], object]) -> Iterator[None]:
     for name in set(re.findall(r"@(plm run \d+)$", Path("/proc/net/unix").read_text(), re.MULTILINE)):
         if who := holder(name):
             half = max(1, len(os.sched_getaffinity(0)) // 2)
-            why = f"both may take twice as long; PLM_CORES={half} for each divides them"
-            say(f"another pipeline runs on this machine and uses the same cores: {who}; {why}")
+            why = f"both may take twice as long; set PLM_CORES={half} for each to divide them"
+            say(f"another pipeline is running on this machine on the same cores: {who}; {why}")
     with bind(f"plm run {os.getpid()}") or contextlib.nullcontext():
         yield
 
@@ -154,13 +154,13 @@ def warn_if_scarce(root: Path, outputs: int, memory: int, say: Callable[[str], o
     """Warn if disk space or memory may not suffice for a stage, given the bytes of its last outputs and its last peak.
     Raises FullError: the disk is too full for any stage."""
     free = shutil.disk_usage(root).free
-    disk = f"{root}: {human_size(free)} of disk space are free"
+    disk = f"{root}: {human_size(free)} of disk space is free"
     if free < LEAST:
         raise FullError(f"{disk}, too little for any stage; {FREES}")
     if free < 2 * outputs + RESERVE:
         say(f"{disk}, but the last outputs had {human_size(outputs)}, which are kept here and in DVC's cache; {FREES}")
     if (left := available_memory()) < memory:
-        say(f"{human_size(left)} of memory are free, but this stage last took {human_size(memory)}: it may be killed")
+        say(f"{human_size(left)} of memory is free, but this stage last took {human_size(memory)}: it may be killed")
 
 
 def available_memory() -> int:

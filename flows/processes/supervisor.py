@@ -1,6 +1,6 @@
 """Runs one command, and ends all its descendant processes when it ends or when the process that started it dies.
 
-A program of its own, which imports nothing of the project: ``supervisor.py GRACE_SECONDS COMMAND...``; used by
+A standalone program that imports nothing from the project: ``supervisor.py GRACE_SECONDS COMMAND...``; used by
 ``process.py``, and forked by ``forkserver.py``. Its standard input is a pipe that nobody writes to. When
 the other end closes, the starter wants the command to end, or has been killed: either way every process of the group
 gets SIGINT, time to save, then SIGTERM, then SIGKILL. DVC alone would leave its child an orphan on SIGTERM, and the

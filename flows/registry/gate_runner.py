@@ -1,4 +1,4 @@
-"""Asks tasks about versions: whether they work, and what the gate decides on a challenger. Used by promotion.
+"""Runs the tasks that say whether a version works, and what the gate decides on a challenger. Used by promotion.
 
 Packaging, the gate and each evaluation run as processes of their own.
 """
@@ -150,7 +150,7 @@ def registered_facts(registry: Registry, version: Version) -> dict[str, Any]:
 
 
 def _evaluate_again(root: Path, registry: Registry, version: Version, files: list[str], evidence: Path) -> None:
-    """Replace these evidence files of a version by an evaluation of its checkpoint on the current examples."""
+    """Replace these evidence files of a version with an evaluation of its checkpoint on the current examples."""
     progress = f"{registry.name} version {version.number} is re-evaluated on the current examples"
     tasks = dict(map(task_and_seed, files))  # all seeds of a task are replaced together
     with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,7 @@
 
 The alias ``champion`` says who is champion, because people promote in MLflow's UI too; the ledger is the history.
 
-MLflow's API has neither locks nor compare-and-set. Processes of one machine exclude each other by a lock. If two
+MLflow's API has neither locks nor compare-and-set. Processes on one machine exclude each other with a lock. If two
 machines decide on one server within the same second, the later alias wins: both decisions are in the ledger, and the
 next command finds that the ledger and the alias disagree, and says so.
 """
@@ -45,7 +45,7 @@ ABANDONED_S = 2 * 3600.0
 NO_RUN = "none"
 """The run id of a version that was created without a run: MLflow knows no such run, as if it had been deleted."""
 SERVERS = Path("/dev/shm")
-"""Locked while deciding on a server's models: every user can lock this folder, unlike a file of the first user."""
+"""Locked while deciding on a server's models: every user can lock this folder, unlike a file made by the first."""
 PAGE = "decision.html"
 """The artifact of a version's run that holds the full record, because the length of a description is limited."""
 LIMIT = 5_000

@@ -1,8 +1,9 @@
 """From a trained checkpoint to the champion: register, gate, promote, roll back.
 
-``flows/run/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. ``gate_runner.py`` gets
-versions logged, tried and judged, and the registry commits the decisions: the alias ``champion`` moves only with a
-decision against the current champion, or by force. All raise ``UserError`` if ``params.yaml`` cannot be used, and its
+``flows/run/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. All begin with
+``catch_up``, which completes interrupted decisions and records a champion chosen in MLflow's UI. ``gate_runner.py``
+gets versions logged, tried and judged, and the registry commits the decisions: the alias ``champion`` moves only with
+a decision against the current champion, or by force. All raise ``UserError`` if ``params.yaml`` cannot be used, and its
 subclass ``RegistrationFailed`` if MLflow cannot be reached or fails, or somebody else has decided in the meantime.
 """
 
@@ -163,7 +164,7 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Versi
 
 
 def rollback(root: Path, reason: str) -> VersionOutcome:
-    """Make the previous champion in the ledger the champion again; a second rollback goes back one more.
+    """Make the previous champion in the ledger the champion again; a second rollback goes back one version further.
 
     Raises:
         RegistryError: there is no champion, none before it, or the previous one cannot be loaded.

@@ -95,14 +95,14 @@ def lock_checkout(root: Path, pipeline: bool = False) -> Iterator[int]:
         stack.callback(os.close, held)
         try:
             free = try_lock(held)
-        except OSError:  # a folder on NFS cannot be locked, the file can
+        except OSError:  # a folder on NFS cannot be locked, but the file can
             held = file.fileno()
             free = try_lock(held)
         if not free:
             file.seek(0)
             pid, _, other = file.read().strip().partition(" ")
             raise HeldError(
-                f"another {'plm command' if other else 'pipeline'} (process {pid or 'unknown'}) runs in {root};"
+                f"another {'plm command' if other else 'pipeline'} (process {pid or 'unknown'}) is running in {root};"
                 " wait for it, or use another checkout"
             )
         file.truncate(0)

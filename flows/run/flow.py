@@ -91,7 +91,7 @@ class Execution:
 
     @property
     def complete(self) -> bool:
-        """Whether every stage but optional ones is up to date."""
+        """Whether every stage, except optional ones, is up to date."""
         return all(stage.optional or self.outcomes[stage.name].ok for stage in self._graph.stages)
 
     def _task(self, stage: Stage, parent_run_id: str | None) -> "prefect.Task[[], State[Any]]":

@@ -49,7 +49,7 @@ class Stage:
     retries: int = RETRIES
     """How often it is retried after a transient failure."""
     minutes: float | None = None
-    """The time limit of a try; None for no limit."""
+    """The time limit of an attempt; None for no limit."""
     optional: bool = False
     """Whether the others continue without it if it fails, including those that read its outputs."""
     register: dict[str, str] | None = None

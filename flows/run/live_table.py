@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left *(.*)")
 """The format in which ``tasks/runtime/stage.py`` reports progress."""
 WORTH_SAYING_S = 60.0
-"""An estimate of less is not shown."""
+"""Shorter estimates are not shown."""
 ENOUGH_S = 12.0
-"""This machine's speed is judged once it has begun new stages that usually take this long together."""
+"""This machine's speed is judged once it has begun new stages that together usually take this long."""
 
 
 @cache

@@ -1,7 +1,7 @@
 """``plm run``: the whole graph of stages once, under Prefect. Returns at once if there is nothing to do.
 
 Prefect takes 2 s to import and its server 6 s to start, so this module imports it only if there is work to do. The
-flow itself is in ``flow.py``.
+flow itself, which runs stages in parallel, is in ``flow.py``.
 """
 
 import contextlib

@@ -28,7 +28,7 @@ class StageOutcome:
     name: str
     outcome: Literal["ran", "up to date", "failed", "not run"]
     spent: Spent = field(default_factory=Spent)
-    """The time and memory of the last try."""
+    """The time and memory of the last attempt."""
     reason: str = ""
     """Why it failed or did not run."""
     status: int | None = None

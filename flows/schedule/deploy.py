@@ -28,8 +28,8 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     """Run the flow of this checkout on a cron schedule (UTC) until interrupted.
 
     A run that is due while another one uses the checkout is skipped. Of the runs that were due while this command was
-    not running, the newest is made up for; so is the last one if it was killed. Raises UserError: the cron line is
-    wrong, no Prefect server is configured or answers, or as ``serve_schedule``.
+    not running, only the newest is started; if the last run was killed, a new one starts. Raises UserError: the cron
+    line is wrong, no Prefect server is configured or answers, or as ``serve_schedule``.
     """
     url = prefect_server.configured_url()
     if url is None:
@@ -53,7 +53,7 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     try:
         first = prefect_server.next_run(CronSchedule(cron=cron, timezone="UTC"), datetime.now(UTC))
         if len(cron.split()) > 5:
-            raise ValueError("the sixth is taken for seconds")
+            raise ValueError("the sixth is taken as seconds")
     except ValueError as error:  # also if it is never due, such as on 31 February
         raise UserError(
             f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
@@ -76,7 +76,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
             name=name,
             schedule=schedule,
             paused=False,  # an earlier version of this command may have left it paused
-            # A run that is due while this command is not running waits, and is made up for.
+            # A run that is due while this command is not running waits until it runs again.
             pause_on_shutdown=False,
             parameters={"root": str(root.resolve())},
             tags=[f"{prefect_server.TAG}{prefect_server.checkout_name(root)}", root.resolve().name],

@@ -23,7 +23,7 @@ from plm_core.shared.files import atomic_text, locked
 
 REMEMBERED = ".dvc/tmp/plm-nights.json"
 LATE_S = 900.0
-"""How long after it was due a run may begin, unless the next one is due before."""
+"""How long after it was due a run may begin, unless the next one is due sooner."""
 KEPT = 30
 """The number of runs whose free space is recorded."""
 FULL_DAYS = 7.0
@@ -36,7 +36,7 @@ class ScheduleHistory:
     """The content of the file; times are seconds since 1970."""
 
     due: float = 0.0
-    """When the last scheduled run was due, or since when there is a schedule."""
+    """When the last scheduled run was due, or when the schedule began."""
     next: float | None = None
     """When the next run is due; None without a schedule."""
     reported: float | None = None
@@ -190,7 +190,7 @@ def history_lines(root: Path) -> Iterator[str]:
         yield f"last run       began {format_time(nights.begun)}, {ended}"
     yield f"next run       {'no schedule' if nights.next is None else f'due {format_time(nights.next)}'}"
     days = nights.days_left()
-    yield f"disk           {'not filling up, as far as is known' if days is None else f'full in {days:.1f} days'}"
+    yield f"disk           {'not known to be filling up' if days is None else f'full in {days:.1f} days'}"
 
 
 def format_time(seconds: float) -> str:

@@ -113,7 +113,7 @@ def send(root: Path, subject: str, text: str) -> tuple[bool, str]:
                         f"address {number} did not accept it (is the address correct, and reachable from here?)"
                     )
             if not addresses:
-                failed.append("it holds no address")
+                failed.append("it contains no address")
             answer.set_result(len(failed) < len(addresses))
         except Exception as error:  # noqa: BLE001 whatever apprise raises, the pipeline continues
             answer.set_exception(error)

@@ -72,7 +72,7 @@ def require_answer(url: str, otherwise: str = "start one with `plm ui prefect`")
     authority = os.environ.get("PREFECT_API_SSL_CERT_FILE")
     if url.startswith("https:") and authority and not Path(authority).is_file():
         raise UserError(
-            f"PREFECT_API_SSL_CERT_FILE: no file {authority}; expected the certificate that signs a server's"
+            f"PREFECT_API_SSL_CERT_FILE: no file {authority}; expected the certificate that signed the server's"
         )
     try:
         trusted = None
@@ -285,7 +285,7 @@ def due_of_this_run() -> dict[str, Any]:
     except httpx.HTTPError as error:
         print(f"warning: Prefect does not say when this run was due: {error_text(error)}", flush=True)
         return {}
-    # A run that is made up for was due long before the next one.
+    # A run that starts late may have been due long before the next one.
     later = max(due, now("UTC"))
     dates = [date for entry in schedules if entry.active and (date := next_run(entry.schedule, later))]
     return {"due": due.timestamp(), "next": min(dates, default=None)}

@@ -63,10 +63,10 @@ class Sweep:
     """The range or the list of values of each dotted parameter. A model with several layers and heads, for example:
     ``pretrain.gpt.model.layers: {low: 1, high: 4}``, ``pretrain.gpt.model.heads: [2, 4]``."""
     trials: Annotated[int, Field(ge=1)]
-    """The maximum number of trials, in all calls of the command together."""
+    """The maximum number of trials, over all calls of the command."""
     minutes: Above0 | None = None
-    """The wall-clock time for the trials, in all calls together; trials that run at the end keep their state, and
-    resume when there is more time. null: no limit but the number of trials."""
+    """The wall-clock time for the trials, over all calls; trials that run at the end keep their state, and resume
+    when there is more time. null: no limit but the number of trials."""
     cost: Above0 | None = None
     """The same in money, at the price of an hour of this machine in ``PLM_PRICE_PER_HOUR``."""
     prune: bool = True
@@ -117,7 +117,7 @@ class Sweep:
 
 
 RANDOM, WARM = 10, 5
-"""The number of trials drawn at random before the search proposes any, and of those that are never pruned."""
+"""The number of trials drawn at random before the search proposes any, and the number that are never pruned."""
 ENDED = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 

@@ -145,7 +145,7 @@ def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
         else:
             within = isinstance(value, int | float) and values.low <= value <= values.high
         if not within:
-            print(f"params.yaml has {name}: {value}, which is not in the space, so no trial tries it")
+            print(f"params.yaml has {name}: {value}, which is not in the search space, so no trial tries it")
             return
         now[name] = value
     study.enqueue_trial(now)

@@ -150,7 +150,7 @@ def lock_sweep(folder: Path) -> Iterator[int]:
         try:
             held = stack.enter_context(locked(folder / "lock", wait=False))
         except BlockingIOError:
-            raise UserError(f"{folder}: this sweep is already running; wait for it, or give another --name") from None
+            raise UserError(f"{folder}: this sweep is already running; wait for it, or use another --name") from None
         yield held
 
 

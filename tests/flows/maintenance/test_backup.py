@@ -191,7 +191,7 @@ def test_backup_names_results_in_an_outside_cache(root, tmp_path):
     left = len([path for path in (tmp_path / "shared").rglob("*") if path.is_file()])
     where = tmp_path / "shared/files/md5"
     assert note == (
-        f"DVC's cache is outside the checkout ({where}): {left} result files are not in the backup; back it up there"
+        f"DVC's cache is outside the checkout ({where}): {left} result files are not in the backup; back them up there"
     )
 
 
@@ -257,7 +257,7 @@ def test_backup_note_mentions_the_mlflow_server(root, tmp_path, monkeypatch):
     kept = str(tmp_path / "kept")
     backup.backup(root, kept)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    assert backup.backup(root, kept).notes == ["runs, models and decisions are on the MLflow server: back it up there"]
+    assert backup.backup(root, kept).notes == ["runs, models and decisions are on an MLflow server: back them up there"]
 
 
 def test_restore_works_with_invalid_parameters(root, tmp_path):

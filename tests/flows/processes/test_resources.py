@@ -182,7 +182,7 @@ def test_pipeline_names_another_one_with_the_same_cores():
         lines: list[str] = []
         with resources.announce_pipeline(lines.append):
             (line,) = [line for line in lines if f"process {other.pid} of" in line]
-            assert line.startswith("another pipeline runs on this machine and uses the same cores: process ")
+            assert line.startswith("another pipeline is running on this machine on the same cores: process ")
             assert not any(f"process {os.getpid()} of" in line for line in lines)
     other.communicate("\n")
     with resources.announce_pipeline(lines.append):

@@ -48,7 +48,7 @@ def test_too_little_disk_for_outputs_is_reported_with_remedy(tmp_path):
 def test_available_memory_is_limited_by_cgroup(tmp_path, group):
     assert resources.available_memory() == min(1_500_000_000, psutil.virtual_memory().available)
     (warning,) = looked(tmp_path, 0, 1 << 40)
-    assert warning.endswith("of memory are free, but this stage last took 1099.5 GB: it may be killed")
+    assert warning.endswith("of memory is free, but this stage last took 1099.5 GB: it may be killed")
     (group / "memory.max").write_text("max\n")
     assert resources.available_memory() > 1_500_000_000 or psutil.virtual_memory().available < 1_600_000_000
 

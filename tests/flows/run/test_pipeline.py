@@ -244,12 +244,12 @@ def test_a_killed_stage_is_tried_again(toy, tracker, on_server):
 def test_low_disk_warns_and_full_disk_is_an_error(toy, tracker, on_server, monkeypatch, caplog):
     root = one_stage(toy, "echo x >> attempts; echo x > out.txt")
     monkeypatch.setattr(resources, "LEAST", 1 << 62)
-    assert "of disk space are free, too little for any stage" in pipeline.run(root).error
+    assert "of disk space is free, too little for any stage" in pipeline.run(root).error
     assert not (root / "attempts").exists()
     monkeypatch.setattr(resources, "LEAST", 0)
     monkeypatch.setattr(resources, "RESERVE", 1 << 62)
     assert pipeline.run(root).ok
-    assert "of disk space are free, but the last outputs had" in caplog.text
+    assert "of disk space is free, but the last outputs had" in caplog.text
 
 
 def test_retries_come_to_an_end(toy, tracker, on_server):

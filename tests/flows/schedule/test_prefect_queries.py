@@ -65,7 +65,7 @@ def test_overdue_run_is_found_and_next_run_is_reported(tmp_path, deployed):
     tomorrow = now + timedelta(days=1)
     assert looked(tmp_path)[0] == ["no run is scheduled"]
     run(Scheduled(scheduled_time=tomorrow))
-    assert looked(tmp_path) == ([], [f"schedule: {tmp_path.name} runs next {tomorrow:%Y-%m-%d %H:%M} UTC"], {})
+    assert looked(tmp_path) == ([], [f"schedule: the next run of {tmp_path.name}: {tomorrow:%Y-%m-%d %H:%M} UTC"], {})
     late = now - timedelta(hours=1)
     run(Scheduled(scheduled_time=late))
     assert looked(tmp_path)[0] == [f"a run has been due since {late:%Y-%m-%d %H:%M} UTC and has not begun"]

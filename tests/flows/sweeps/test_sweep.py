@@ -272,7 +272,7 @@ def test_interrupted_sweep_ends_trials_gently(root, hold):
     change(root, sweep={"trials": 2})
     process = start(root, first=ignore_ctrl_c)
     wait_for(lambda: (root / "artifacts/sweeps/sweep/trials/0/steps.txt").exists())
-    assert "this sweep is already running; wait for it, or give another --name" in sweep(root, code=2)
+    assert "this sweep is already running; wait for it, or use another --name" in sweep(root, code=2)
     assert [sys.executable, "-m", "flows.cli", "sweep"] in at_work(root)
     os.kill(process.pid, signal.SIGTERM)
     output = process.communicate()[0]
