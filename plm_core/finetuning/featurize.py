@@ -26,6 +26,9 @@ SHORTEST_CONTEXT = 8
 """Room for start, delimiter and extract token, and a little text."""
 OVERLAP = 0.5
 """The share of a window that the next one reads again. Devlin et al. 2019 advance by 128 of some 320 tokens."""
+POOL = 50
+"""The number of batches whose examples are sorted by length together, as in the LengthGroupedSampler of transformers:
+with more, lengths within a batch are more similar, and batches less random."""
 
 
 class InputRow(NamedTuple):
@@ -93,12 +96,12 @@ def encoded(
 ) -> Rows:
     """The rows of examples, of at most ``context`` tokens each."""
     head = resolve_name(KINDS[task.kind].head)
-    rows_of = Rows([*examples], [], [])
+    result = Rows([*examples], [], [])
     for i, example in enumerate(examples):
         rows = head.rows(example, task, input_format, tokenizer, context)
-        rows_of.encoded.extend(rows)
-        rows_of.owners.extend([i] * len(rows))
-    return rows_of
+        result.encoded.extend(rows)
+        result.owners.extend([i] * len(rows))
+    return result
 
 
 def windows(length: int, most: int) -> list[range]:
@@ -150,11 +153,6 @@ def _origins(text: str) -> list[int]:
             origins.append(place)
         start = stop
     return [*origins, len(text)]
-
-
-POOL = 50
-"""The number of batches whose examples are sorted by length together, as in the LengthGroupedSampler of transformers:
-with more, lengths within a batch are more similar, and batches less random."""
 
 
 class Batching:

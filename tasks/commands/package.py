@@ -9,7 +9,7 @@ which models are compared. These versions and those to try are then loaded, and 
 ``MLFLOW_EXPERIMENT_NAME``.
 
 Slow imports and look-ups are done here, once, but our own modules are not imported: all work is done in forks of this
-process. So a fork that tries a version proves that it works with the code that it carries, not with the checkout's.
+process. So a fork that tries a version proves that the version works with the code that it carries, not the checkout's.
 """
 
 import errno

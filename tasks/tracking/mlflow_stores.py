@@ -1,6 +1,6 @@
 """MLflow's stores: a server, or a SQLite file with a folder next to it. Used wherever one is opened.
 
-The pipeline's publisher and the flow's registry open the same store; this is what they must do alike.
+The pipeline's publisher and the flow's registry open the same store; this file does what both must do in the same way.
 """
 
 import contextlib
