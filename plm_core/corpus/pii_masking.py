@@ -91,4 +91,5 @@ _FORMS: dict[Kind, tuple[tuple[re.Pattern[str], re.Pattern[str], Callable[[re.Ma
     ),
 }
 """For each kind: a hint that occurs in every text with a match, and begins with a rare character, so that a text
-without it is skipped quickly; the pattern; and the placeholder for a match, or the match itself if it is none."""
+without it is skipped quickly; the pattern; and the placeholder for a match, or the match itself if it is not to be
+masked."""

@@ -147,7 +147,8 @@ def _bytes(files: Sequence[Path]) -> int:
 
 
 def _fields(files: Sequence[Path], root: Path) -> tuple[list[str], dict[str, Any]]:
-    """The fields of tables that may be ids, and how their text is read; nothing if there is none, with a warning."""
+    """The fields of tables that may be ids, and how their text is read; nothing, with a warning, if there is no
+    text."""
 
     read: dict[str, list[Record]] = {}
     for mark in DELIMITERS if format_of(files[0]) == ".csv" else ",":

@@ -92,8 +92,8 @@ class Claim:
 def claimed(wanted: int, say: Callable[[str], object]) -> Iterator[None]:
     """Claim this many of the visible GPUs for the block, or all if there are fewer; the process sees only these.
 
-    Nothing happens if none is wanted, if they are already claimed for this process, or if there is none. ``say`` is
-    called with a message when it has to wait.
+    Nothing happens if none is wanted, none is visible, or they are already claimed for this process. ``say`` is called
+    with a message when it has to wait.
     """
     gpus = () if not wanted or CLAIMED in os.environ else visible_gpus()
     with Claim(gpus, min(wanted, len(gpus))) as claim:

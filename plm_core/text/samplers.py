@@ -131,7 +131,7 @@ class Streams:
         if starts.max() + self.length <= len(self.store):
             return self.store.rows(starts, self.length)
         ends = np.minimum(len(self.store), starts + self.length)
-        # Each row is two spans, of which the second is empty except for the row at the end.
+        # Each row is two spans; the second is empty, except in the row at the end.
         parts = np.stack((starts, np.zeros_like(starts)), axis=1).reshape(-1)
         sizes = np.stack((ends - starts, starts + self.length - ends), axis=1).reshape(-1)
         return self.store.spans(parts, sizes).reshape(self.rows, self.length)

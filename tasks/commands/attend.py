@@ -59,7 +59,7 @@ def attend(
     L, H, T, _ = maps.shape
     side = max(SMALLEST, PITCH * T)
     width, height = side * H + 2.2, side * L + 1.8
-    # In points: a large grid is viewed from further away, whereas token labels are always read up close.
+    # In points: a large grid is viewed from further away, but token labels are always read up close.
     name_size = max(9.0, 4 * side)
     title_size = min(40.0, max(11.0, width))
     figure, grid = pyplot.subplots(L, H, figsize=(width, height), squeeze=False, layout="constrained")

@@ -101,8 +101,8 @@ def stage(
 def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     """Run a task as a process: its one-line error and its exit status are the contract with whoever started it.
 
-    The task's signature is the command line. It sees as many GPUs as ``gpus`` says, which nobody else uses meanwhile;
-    users who start torchrun themselves also divide the GPUs themselves. What torch compiles is kept in ``artifacts/``.
+    The task's signature is the command line. It sees as many GPUs as ``gpus`` says, and has them to itself; users who
+    start torchrun themselves also divide the GPUs themselves. What torch compiles is kept in ``artifacts/``.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
     # Python's own format has two lines, and one of them is code.
