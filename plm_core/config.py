@@ -47,10 +47,10 @@ EXPECTED = {
     "less_than": "below {lt:,.12g}",
     "less_than_equal": "at most {le:,.12g}",
 }
-"""Our wording for pydantic's, which uses JSON's terms; its other messages are kept."""
+"""Our wording of those pydantic messages that use JSON's terms; its other messages are kept."""
 
 RENAMED = {"each": "per_paradigm"}
-"""Names of parameters in the previous release, and their names now."""
+"""The parameters renamed since the previous release: the old name, and the new one."""
 
 
 @typing.dataclass_transform(frozen_default=True)
@@ -96,7 +96,7 @@ def from_json(cls: type[T], path: Path, expected: str = "JSON as this pipeline w
 
 
 def choose(table: Mapping[str, type[T]], key: str, data: object, where: str) -> T:
-    """``from_dict`` for the section in ``table`` that the parameter ``key`` names; the rest are its own parameters.
+    """``from_dict`` for the section in ``table`` that the parameter ``key`` names; the other parameters are its fields.
 
     Raises:
         UserError: the name is not in the table, or as ``from_dict``.
@@ -167,8 +167,8 @@ def _names(cls: Any) -> list[str]:
 
 
 def _hint(kind: str, value: Any) -> str:
-    """YAML 1.1 reads 1e-4 as text, YAML 1.2 as a number: only the spelling with a dot means one thing everywhere. To
-    YAML 1.1 No, Off, Yes and On are false and true."""
+    """How to write the value in YAML, if it was misread. 1e-4 is text in YAML 1.1 and a number in YAML 1.2; only the
+    spelling with a dot is a number in both. YAML 1.1 reads No, Off, Yes and On as false and true."""
     if kind == "string_type" and isinstance(value, bool | int | float):
         written = ("No", "Yes")[value] if isinstance(value, bool) else value
         return f" (in YAML, quote it: '{written}')"

@@ -1,1 +1,1 @@
-"""Tasks by which models are judged: their table, examples and sources, prompts, checks."""
+"""Tasks by which models are judged: their table, examples and sources, minimal pairs, prompts and shots, checks."""

@@ -132,8 +132,8 @@ def run_behaviour_checks(
 ) -> list[Judged]:
     """Run all checks on a model, and judge its answers.
 
-    ``answers`` are those to the test examples; ``ask`` returns those to others. A check on a test example outside the
-    sample that was asked is left out.
+    ``answers`` are those to the test examples; ``ask`` returns those to others. A check that refers to a test example
+    outside the sample is left out.
     """
     answer_of = {example.id: answer for example, answer in zip(test, answers, strict=True)}
     kept: list[Check] = []

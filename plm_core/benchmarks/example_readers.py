@@ -141,7 +141,7 @@ class FileLayout(NamedTuple):
     droppable: Collection[str] = ()
     """The reasons for which a row is left out and counted."""
     iob1: bool = False
-    """Whether tags may be as in CoNLL-2003's own files."""
+    """Whether tags may be IOB1, as in CoNLL-2003's own files."""
 
 
 class Reader:
@@ -222,9 +222,9 @@ class TableReader(Reader):
             return tuple(text_of(row[name], name) for name in names)
         texts = row[names[0]]
         if not isinstance(texts, list) or len(texts) != self._choices:
-            problem = f"{len(texts)} choices" if isinstance(texts, list) else type(texts).__name__
+            given = f"{len(texts)} choices" if isinstance(texts, list) else type(texts).__name__
             expected = f"a list of {self._choices} texts"
-            raise Refused("wrong_choices", f"found {problem} in the column {names[0]!r}; expected {expected}")
+            raise Refused("wrong_choices", f"found {given} in the column {names[0]!r}; expected {expected}")
         return tuple(text_of(text, names[0]) for text in texts)
 
 
@@ -251,7 +251,7 @@ def text_of(value: object, column: str) -> str:
 
 
 def class_of(value: object, column: str, codes: Mapping[str, int], labels: Sequence[str]) -> int:
-    """The id of a class, which ``codes`` have by how the rows write it; Refused if they do not."""
+    """The id of the class that a row writes as ``value``, by ``codes``; Refused if none is written so."""
     written = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else None
     if written is None or written not in codes:
         names = [code if code == labels[i] else f"{code} ({labels[i]})" for code, i in codes.items()]
@@ -292,7 +292,7 @@ class ConllReader(Reader):
         """The columns of each line, none if it is empty.
 
         Raises:
-            UserError: a line is not UTF-8, or has one column or another number of columns than the first.
+            UserError: a line is not UTF-8, has only one column, or has a different number of columns from the first.
         """
         columns = 0
         with file.open("rb") as lines:

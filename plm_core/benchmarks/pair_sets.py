@@ -45,8 +45,8 @@ class PairsConfig:
     per_paradigm: PositiveInt | None = None
     """At most this many pairs of each paradigm, always the same ones; null: all."""
     prefix: str = ""
-    """A prefix to each text. A model of running text has rarely seen a single sentence at the start of a document;
-    after a neutral one, and a line break, it can show what it knows."""
+    """What is put before each text. A model of running text has rarely seen a single sentence at the start of a
+    document; after a neutral one, and a line break, it can show what it knows."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
     """The pairs of the section ``pairs.<name>``, and one line for each that was left out of a published set.
 
     Raises:
-        UserError: a row is not a pair, its texts are the same (in BLiMP seven are, and are left out), or there is no
-            pair at all; the message names the place.
+        UserError: a row is not a pair, its texts are the same (seven pairs of BLiMP are like this, and are left out),
+            or there is no pair at all; the message names the place.
         OSError: a file cannot be read.
     """
     path = Path(config.input)
@@ -145,9 +145,9 @@ def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:
 # The rules.
 
 SHORTEST, LONGEST = 6, 40
-"""The words of a sentence: a shorter one gives too little context, a longer one costs more than it is worth."""
+"""The fewest and the most words of a sentence: shorter ones give too little context, longer ones cost too much."""
 LONGEST_PASSAGE = 60
-"""Words from one mention to the next."""
+"""The most words of a passage that reaches from one mention to the next."""
 END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*(?!$)")
 NUMBERS = (("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("this", "these"))
 """Singular and plural."""

@@ -67,8 +67,8 @@ class FewshotConfig:
     examples: PositiveInt | None
     """At most this many test examples per task; null for all."""
     words: PositiveInt | None
-    """At most this many words of each text appear in a prompt (its first ones unless the prompt says otherwise), so
-    that shots fit into a small context; null for whole texts."""
+    """The most words of each text in a prompt (its first ones, unless the prompt says otherwise), so that shots fit
+    into a small context; null for whole texts."""
     contaminated: PositiveShare | None
     """Examples with at least this share of their 8-grams in the training text are left out of the score; null: none."""
     seed: int

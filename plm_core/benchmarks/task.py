@@ -45,7 +45,7 @@ class GlueTask:
     question: str
     """The question that its labels answer, for the report."""
     labels: tuple[str, ...]
-    """The classes, in the order of their ids; for a multiple choice, the names of the places; for tagged words, the
+    """The classes, in the order of their ids; for a multiple choice, the names of the positions; for tagged words, the
     tags in IOB2: ``O``, and ``B-<type>`` and ``I-<type>`` of every type; otherwise none."""
     metrics: tuple[str, ...]
     """What is measured: metrics of its kind, and ``f1:<class>``, the F1 of that class."""
@@ -96,7 +96,7 @@ class ExamplesConfig:
     label: str | None = None
     """The column of the label."""
     labels: list[str] = field(default_factory=list)
-    """The names of the classes; for a multiple choice, how the label writes each place ([]: 0, 1, ...); for tagged
+    """The names of the classes; for a multiple choice, how the label denotes each choice ([]: 0, 1, ...); for tagged
     words, the types of entities, such as PER."""
     score: str | None = None
     """The main score of the task, such as ``accuracy``, ``f1:billing``, ``pearson+spearman`` (their mean),
@@ -221,7 +221,7 @@ class Regression(Kind):
 
 
 class MultipleChoice(Kind):
-    """One of several texts fits; its labels are the names of the places."""
+    """One of several texts fits; its labels are the names of their positions."""
 
     metrics = ("accuracy",)
     stated = ("a", "choices", "label")

@@ -27,16 +27,25 @@ from plm_core.corpus.splits_and_mixtures import hash_position
 MIN_WORDS, MAX_WORDS = 15, 200
 """The fewest and the most words of a paragraph: a shorter one says too little, a longer one exceeds a small context."""
 PART, SHORTEST_PART = 500, 20
-"""Characters of a part of a document without neighbouring paragraphs: usually and at least."""
+"""Characters of a part of a document without neighbouring paragraphs: the usual number, and the fewest."""
 READ_BYTES = 1 << 26
 """The most bytes of a split's text that are read, evenly spread over it: some hundred thousand examples."""
 SEAM = 32
-"""The words that a pair has of each passage, next to where they meet: they fit a small context. With two whole
+"""How many words of each passage a pair has, next to where they meet: these fit into a small context. With two whole
 paragraphs a context of 128 tokens would cut four pairs out of five."""
 SHORTEST_QUERY = 5
 """The fewest words of a query."""
 ENDS = (re.compile(r"[.!?]\s+|[。！？]"), re.compile(r"\s+"))
 """Where a part or a query may end: after a sentence, or otherwise after a word."""
+RAGGED = ("wrong_fields", "broken_csv", "empty_text")
+"""The reasons for which a row of a ragged file is dropped."""
+HELD_OUT = 0.1
+MOST_HELD_OUT = 1000
+"""The held-out part: a tenth of the training set, but at most this many examples, with the last group whole."""
+SHORTEST = 5
+"""The fewest words of a text that links examples: "food" or "Who is it?" may occur in unrelated ones."""
+COMMON = 0.1
+"""A text that occurs in a larger share of the examples is a prompt, and does not make a group."""
 
 
 def eras(documents: Sequence[Document]) -> Iterator[Example]:
@@ -45,7 +54,7 @@ def eras(documents: Sequence[Document]) -> Iterator[Example]:
         year = document.metadata.get("year")
         if not isinstance(year, int):
             raise UserError(
-                f"examples.sotu-era: needs documents with a whole number 'year', {document.id!r} of source "
+                f"examples.sotu-era: needs documents with a whole number 'year', but {document.id!r} of source "
                 f"{document.source!r} has {sorted(document.metadata)}; expected another task: remove this section, "
                 "and its name in finetune.tasks"
             )
@@ -159,17 +168,6 @@ def _cut(text: str, middle: int, reach: int) -> int:
         if ends := [match.end() for match in end.finditer(text, middle - reach, middle + reach)]:
             return min(ends, key=lambda place: abs(place - middle))
     return middle
-
-
-RAGGED = ("wrong_fields", "broken_csv", "empty_text")
-"""The reasons for which a row of a ragged file is dropped."""
-HELD_OUT = 0.1
-MOST_HELD_OUT = 1000
-"""The held-out part: a tenth of the training set, but at most this many examples, with the last group whole."""
-SHORTEST = 5
-"""The fewest words of a text that links examples: "food" or "Who is it?" may occur in unrelated ones."""
-COMMON = 0.1
-"""A text that occurs in a larger share of the examples is a prompt, and does not make a group."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +326,7 @@ def _file(part: SplitFile, published: PublishedFiles, folder: Path) -> Path:
 def hold_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
     """Split the training set into train and valid, each in its original order.
 
-    Valid has the examples whose hash is in the lowest tenth of all hashes, of those the 1,000 lowest, and at least one.
+    Valid has the examples whose hash is in the lowest tenth of the range, at most the 1,000 lowest, and at least one.
     The hash is that of the group that the source gives, or otherwise of the id, so that no group is on both sides
     unless there is only one. So an example's side depends on that name alone: additions move no example from train to
     valid, and none from valid to train before there are 1,000.

@@ -1,4 +1,4 @@
-"""The sections ``model`` of the architectures: sizes, and the published ones by name. Read without torch."""
+"""The section ``model`` of each architecture, and the published sizes by name. Read without torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class TransformerConfig:
     vocab_size: PositiveInt
     """V, the number of token ids."""
     context: PositiveInt
-    """The largest T: how many positions are read at once, each with an embedding if the paper has absolute ones."""
+    """The largest T: how many positions are read at once. Absolute positions have an embedding each."""
     layers: PositiveInt
     """L, the number of blocks."""
     heads: PositiveInt
@@ -30,7 +30,7 @@ class TransformerConfig:
     dropout: Probability = 0.1
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
     initializer_range: PositiveFloat = 0.02
-    """The standard deviation of initial weights. As published; narrow models learn faster with a larger one."""
+    """The standard deviation of initial weights, by default the published one; narrow models learn faster with more."""
     initial_embeddings: Literal["drawn", "neighbours"] = "drawn"
     """The token embeddings before pretraining: drawn at random, as published, or from each token's neighbours in the
     training text (``plm_core.text.cooccurrence``), which a run of a few minutes has no time to learn."""
@@ -64,8 +64,8 @@ class LlamaConfig(TransformerConfig):
     """Section ``model`` of a LLaMA."""
 
     dropout: Probability = 0.0
-    """The probability of zeroing an attention weight: the only dropout in transformers' class. The paper's models are
-    trained without dropout."""
+    """The probability of zeroing an attention weight, the only dropout in transformers' implementation. The paper's
+    models are trained without dropout."""
     kv_heads: PositiveInt | None = None
     """G, key-value heads per block, each shared by ``heads`` / G query heads (Ainslie et al. 2023); null for as many as
     ``heads``."""
@@ -109,7 +109,7 @@ class BERTConfig(TransformerConfig):
     separators: PositiveInt = 1
     """How many ``<sep>`` stand between the texts of a pair: 2 in RoBERTa."""
     first_position: NonNegativeInt = 0
-    """The number of the first position: 2 in RoBERTa, whose lower ones belong to padding and are never read."""
+    """The number of the first position: 2 in RoBERTa, where the lower numbers belong to padding and are never read."""
     inner: PositiveInt | None = None
     """The size of the feed-forward layer; null for 4 times ``width``."""
     norm_epsilon: PositiveFloat = 1e-12
@@ -155,7 +155,8 @@ class ModernBERTConfig(TransformerConfig):
 
 @section
 class ELECTRAConfig(TransformerConfig):
-    """Section ``model`` of an ELECTRA. Sizes are the discriminator's unless stated; both have as many layers."""
+    """Section ``model`` of an ELECTRA. Sizes are the discriminator's unless stated otherwise; both have as many
+    layers."""
 
     generator_heads: PositiveInt | None = None
     """The generator's heads, each as wide as the discriminator's (table 6); null for a quarter as many, at least one.

@@ -9,7 +9,7 @@ from plm_core.config import UserError, from_json, section
 FORMAT = 1
 CONFIG_FILE = "config.json"
 HEAD = "the head for "
-"""What the name of a part that predicts begins with."""
+"""The prefix of the names of parts that predict."""
 
 
 @section
@@ -21,7 +21,7 @@ class Lineage:
     parameters_sha256: str
     """``plm_core.config.digest`` of the section of ``params.yaml``."""
     passed: list[list[int]] = field(default_factory=list)
-    """Pairs of a step (from 0) and how many batches rollbacks had skipped in total from there on."""
+    """Pairs of a step (from 0) and the total number of batches that rollbacks had skipped from that step on."""
 
     def batch(self, step: int) -> int:
         """The data index (from 0) of the batch that a step (from 0) read."""
@@ -30,18 +30,18 @@ class Lineage:
 
 @section
 class PublishedModel:
-    """The published model that a checkpoint is, or has started from: what its folder holds besides weights."""
+    """The published model that a checkpoint is or started from: what its folder holds besides weights."""
 
     source: str
     """Its address with a revision or version, such as ``hf://owner/name@commit``; empty for a folder."""
     config: dict[str, Any]
     """Its ``config.json``."""
     files: dict[str, str]
-    """The other text files beside the weights by name, for the way back."""
+    """Its other text files by name, for exporting the model again."""
     tensors: dict[str, list[str]]
-    """The file and the type of each of its weights by name."""
+    """The file and type of each of its weights, by name."""
     lacking: list[str] = field(default_factory=list)
-    """The parts of our model that it lacks, which were drawn at random: what they compute is not published."""
+    """The parts of our model that it lacks and that were therefore drawn at random."""
 
 
 @section
@@ -59,7 +59,7 @@ class CheckpointConfig:
     tokenizer_sha256: str
     """The digest of the tokenizer's file."""
     step: int
-    """The step that these weights are from: the best by validation."""
+    """The step that these weights come from: the best on the validation split."""
     valid_nats: float
     """Validation loss at that step, in nats per prediction (with next-sentence prediction, the sum of both means)."""
     head: dict[str, Any] | None = None
@@ -71,7 +71,8 @@ class CheckpointConfig:
 
     @property
     def predicts(self) -> bool:
-        """Whether what it predicts was learned: False for a published model whose head for that was drawn, as it is."""
+        """Whether its predictions were learned: False for a published model as it is, whose head was drawn at
+        random."""
         drawn = self.published.lacking if self.published and self.step == 0 else []
         return not any(part.startswith(HEAD) for part in drawn)
 

@@ -8,6 +8,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from plm_core.config import PositiveShare, digest, section
 from plm_core.shared.options import SamplingConfig
 
+BLANK = "___"
+
 
 @section
 class Similarity:
@@ -42,22 +44,20 @@ class DeduplicateConfig:
             )
 
 
-BLANK = "___"
-
-
 @section
 class LikelihoodConfig:
     """How likelihoods are measured; part of section ``evaluate`` of the parameters."""
 
     stride: PositiveInt
-    """Tokens by which a causal model's window advances in a long document; its context or more: disjoint windows."""
+    """How many tokens a causal model's window advances in a long text; with its context or more, windows are
+    disjoint."""
     excerpt: PositiveInt | None = None
     """Score only this many tokens from the start of each document, where scoring is expensive: the pseudo-likelihood,
     which costs one forward pass per token, and the mean over orders. Null for whole documents."""
     within_word: bool = False
-    """Whether the pseudo-likelihood masks the rest of a token's word with it."""
+    """Whether the pseudo-likelihood masks the rest of a token's word together with the token."""
     orders: NonNegativeInt = 0
-    """Over how many random orders a permutation model's likelihood is averaged; 0 to leave this measure out."""
+    """How many random orders a permutation model's likelihood is averaged over; 0 leaves this measure out."""
 
     @property
     def measured(self) -> str:

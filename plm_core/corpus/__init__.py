@@ -1,1 +1,1 @@
-"""From sources to a cleaned, deduplicated, split corpus of documents."""
+"""From sources to a corpus: reading, quarantine, cleaning, masking, duplicates, contamination, splits, mixtures."""

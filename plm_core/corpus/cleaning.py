@@ -1,4 +1,4 @@
-"""Cleaning: normal form, masking, rules for paragraphs and documents, recording each removal with what was measured.
+"""Cleaning: normal form, masking, and rules for paragraphs and documents; removals are recorded with measurements.
 
 Used by the clean stage. A rule is a measure with its bounds and its own arguments. The result depends only on a
 document's text and the parameters, so parts of a corpus can be cleaned in any order and in parallel.
@@ -27,7 +27,7 @@ LANGUAGE = "language"
 WITH_DOCUMENT = "with_document"
 """The name of the rule for paragraphs that were removed with their document."""
 LANGUAGE_KEY = "detected_language"
-"""The name of the language in a document's metadata; a source's own field of this name is not changed."""
+"""The metadata field that holds a document's language; a source's own field of this name is not changed."""
 
 
 @section
@@ -120,7 +120,7 @@ class CleanConfig:
     languages: LanguageConfig | None = None
     """The languages that are kept, checked before the rules for documents; null: all, without identification."""
     mask: tuple[Kind, ...] = ()
-    """What is masked before anything is measured: email, ip, phone (``masking.py``)."""
+    """What is masked before anything is measured: email, ip, phone (``pii_masking.py``)."""
 
     def __post_init__(self) -> None:
         if len(set(self.mask)) < len(self.mask):

@@ -15,7 +15,7 @@ from plm_core.corpus.removals import Removal, read_removals
 EXAMPLES = 3
 """How many examples of a rule are kept."""
 EXCERPT = 280
-"""The most characters of an example."""
+"""The longest excerpt of an example, in characters."""
 FOUND = "found.pickle"
 
 
@@ -83,7 +83,7 @@ class Rule:
     by_source: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
     examples: list[Removal] = field(default_factory=list)
-    """The longest examples, and of equally long ones the first."""
+    """The longest examples; among equally long ones, the first."""
 
     def add(self, by_source: Counter[str], size: int, examples: Iterable[Removal]) -> None:
         self.by_source += by_source

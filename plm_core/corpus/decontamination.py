@@ -1,8 +1,8 @@
 """Decontamination: find training text that contains evaluation examples by shared n-grams of words.
 
-Used by the stage deduplicate. Brown et al. 2020, appendix C: 13-grams; of a shorter example the whole example, if it
-has at least 8 words. Only the paragraphs that the shared n-grams touch are removed. An example of more than ``PART``
-words is searched for in parts of that length, because a training document may contain one page of it. Examples are
+Used by the stage deduplicate. Brown et al. 2020, appendix C: 13-grams; a shorter example is searched for as a whole, if
+it has at least 8 words. Only the paragraphs that the shared n-grams touch are removed. An example of more than ``PART``
+words is searched for in parts of that length, because a training document may contain only a page of it. Examples are
 searched for in groups of ``WORDS_AT_ONCE`` words, and documents are read once per group. An index is a file of 23 bytes
 per word, which all processes of a machine share in memory; building it takes about 90 bytes per word.
 
@@ -29,11 +29,23 @@ from plm_core.corpus.shingles import Words, batches, words
 from plm_core.shared.files import atomic_file, sha256_file
 
 PART = 40
-"""The words of a part of an example; the last part ends with the example, so it overlaps the one before."""
+"""The number of words in a part of an example; the last part ends with the example, so it overlaps the one before."""
 WORDS_AT_ONCE = 1 << 24
-"""The words of examples that are searched for together."""
+"""The number of words in examples that are searched for together."""
 LONGEST = 100_000_000
 """The bytes of the longest record allowed in an evaluation set."""
+SCHEMA = pa.schema(
+    [
+        ("evaluation", pa.string()),
+        ("example", pa.string()),
+        ("document", pa.string()),
+        ("overlap", pa.float64()),
+        ("paragraphs", pa.list_(pa.int32())),
+        ("text", pa.string()),
+    ]
+)
+HITS = "hits.parquet"
+"""The file of hits in a part, in addition to its removals."""
 
 
 @section
@@ -53,7 +65,7 @@ class DecontaminateConfig:
     """Section ``decontaminate`` of the parameters."""
 
     held_out: bool = True
-    """Compare training text with the validation and test splits, which give tasks, and validation with test."""
+    """Compare training text with the validation and test splits, the source of tasks, and validation with test."""
     examples: list[ExampleFile] = field(default_factory=list)
     """Further evaluation sets to compare every split with."""
     ngram: int = 13
@@ -73,20 +85,6 @@ class DecontaminateConfig:
             )
 
 
-SCHEMA = pa.schema(
-    [
-        ("evaluation", pa.string()),
-        ("example", pa.string()),
-        ("document", pa.string()),
-        ("overlap", pa.float64()),
-        ("paragraphs", pa.list_(pa.int32())),
-        ("text", pa.string()),
-    ]
-)
-HITS = "hits.parquet"
-"""The file of hits in a part, in addition to its removals."""
-
-
 @dataclass(frozen=True)
 class Hit:
     """An evaluation example found in a document, which lost text because of it: a row of the contamination report."""
@@ -98,7 +96,7 @@ class Hit:
     overlap: float
     """The share of the n-grams of the example, or of its best-matching part, that the document contains."""
     paragraphs: list[int]
-    """The paragraphs of the document that they touch, in order."""
+    """The paragraphs of the document that these n-grams touch, in order."""
     text: str
 
 
@@ -133,8 +131,8 @@ class NgramIndex:
             shared, entry = table.matches(shingles.hashes)
             if not len(shared):
                 continue
-            # Matches of one part of an example in one document come together, and in it those of one n-gram, of which
-            # the repetitions do not count.
+            # Sorted so that the matches of one part in one document are adjacent, and among them those of one n-gram,
+            # whose repetitions do not count.
             place, part = shingles.places[shared], table.parts[entry]
             document = np.searchsorted(ends, place, side="right")
             order = np.lexsort((entry, part, document))
@@ -176,7 +174,7 @@ class Table:
         self.parts = parts[order]
         """``[G]``, in the order of entries."""
         self._grams = grams[order]
-        # Almost no n-gram of a text is one of an example: their lowest bits rule most out, without a search.
+        # Almost no n-gram of a text occurs in an example: the lowest bits rule most of them out without a search.
         self._mask = np.uint64((1 << (4 * len(grams)).bit_length()) - 1)
         self._seen = np.zeros(int(self._mask) + 1, dtype=bool)
         self._seen[grams & self._mask] = True

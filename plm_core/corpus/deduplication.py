@@ -53,7 +53,7 @@ class PartOf:
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """A document after deduplication; with no paragraph left its text is empty."""
+    """A document after deduplication; its text is empty if no paragraph is left."""
 
     document: Document
     group: str
@@ -163,15 +163,15 @@ class SidePart:
     """What the passes so far have removed, a table each."""
 
     def documents(self) -> Iterator[Document]:
-        """What is left of the documents, in order; those of which nothing is left are left out."""
+        """What is left of the documents, in order; documents of which nothing is left are omitted."""
         if isinstance(self.source, Path):
             documents = read_documents(self.source)
         else:
-            part, shares = self.source
+            part, split = self.source
             documents = (
                 kept.document
                 for kept in without_repeats(part)
-                if kept.document.text and split_of(kept.group, shares) == self.side
+                if kept.document.text and split_of(kept.group, split) == self.side
             )
         for table in self.removed:
             documents = remaining(documents, table)
@@ -180,19 +180,19 @@ class SidePart:
 
 def split_part(work: tuple[PartOf, SplitConfig], folder: Path) -> None:
     """Write what is repeated in a part, and the documents of its held-out sides."""
-    part, shares = work
+    part, split = work
     with removal_log(folder) as log, ExitStack() as files:
         sides = {name: files.enter_context(document_writer(folder / f"{name}.parquet")) for name in HELD_OUT}
         for kept in without_repeats(part):
             log.remove(kept.document, kept.removals)
-            if kept.document.text and (side := split_of(kept.group, shares)) in sides:
+            if kept.document.text and (side := split_of(kept.group, split)) in sides:
                 sides[side].write(kept.document)
 
 
 def write_side(work: tuple[SidePart, Mapping[str, float], int], folder: Path) -> None:
     """Write the documents of a side that occur there at least ``number`` times; sources not in the mapping occur once.
 
-    A repeated document has the number after its id; one that does not occur at all is removed by the first number.
+    A copy has its number after the id; the pass with number 1 removes the documents that do not occur at all.
     """
     part, repeats, number = work
     with removal_log(folder) as log, document_writer(folder / KEPT) as kept:

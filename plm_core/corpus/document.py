@@ -2,7 +2,7 @@
 
 A table is one Parquet file, or a folder of them in the order of their names, which other tools read too. Stages work on
 a table of documents in parts that hold about as much text each. Where a part ends depends only on the files, never on
-the number of processes, so that results are byte-identical.
+the number of processes, so results are byte-identical.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ Piece = tuple[Path, slice]
 """Row groups of a file."""
 
 ROWS_AT_ONCE = 1024
-"""The most rows that are held, and that a row group of the file has."""
+"""The most rows that are held in memory, and that a row group of the file has."""
 CHARACTERS_AT_ONCE = 1 << 20
-"""Rows are written as soon as those held have this many characters, so that few long texts are held."""
+"""Rows are written as soon as those held have this many characters, so that only a few long texts are in memory."""
 PART_BYTES = 1 << 24
 """A part ends as soon as its rows have this many bytes, or more if there would be more than ``MOST_PARTS``."""
 MOST_PARTS = 1 << 12
@@ -134,13 +134,13 @@ def files_of(table: Path) -> list[Path]:
 
 
 def gather_parts(files: Sequence[Path], table: Path) -> None:
-    """Combine the files of parts into a table, without those that are empty, unless all are."""
+    """Combine the files of parts into a table, leaving out empty ones unless all are empty."""
     filled = [file for file in files if pq.read_metadata(file).num_rows]
     with atomic_folder(table, checksums=False) as folder:
         for number, file in enumerate(filled or files[:1]):
             place = folder / f"{number:05d}.parquet"
             try:
-                os.link(file, place)  # it also stays where it is, where a restarted stage looks for it
+                os.link(file, place)  # the original stays, because a restarted stage looks for it
             except OSError:  # not every file system supports links
                 shutil.copyfile(file, place)
 
@@ -220,7 +220,7 @@ def _require_order(before: str | None, after: str, paths: Iterable[Path]) -> Non
 def in_parts(sizes: Sequence[int], total: int, most: int | None = None) -> Iterator[slice]:
     """Group consecutive items of these sizes into parts of at least ``PART_BYTES``, except the last.
 
-    ``total`` is the size of all items, here and elsewhere, which make about ``most`` parts at most.
+    ``total`` is the size of all items, here and in other calls, which make at most about ``most`` parts.
     """
     least = max(PART_BYTES, total // (most or MOST_PARTS))
     begin = size = 0
@@ -276,7 +276,7 @@ def parts_of(tables: Iterable[Path], unique: bool = True) -> list[Part]:
     cuts = [groups[part.start][0] for part in in_parts(sizes, sum(sizes))][1:]
     parts = []
     for first, stop in zip([None, *cuts], [*cuts, None], strict=True):
-        # If ids are not unique, the groups before one that begins with an id may contain it too.
+        # If ids are not unique, an id that begins a group may also occur in the groups before it.
         before_first = bisect_right if unique else bisect_left
         pieces = []
         for path, ids in firsts.items():

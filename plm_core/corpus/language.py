@@ -10,7 +10,7 @@ from typing import Any
 from plm_core.config import Share, UserError, section
 
 BEGINNING = 1000
-"""The characters that are used; with 300 of any State of the Union address the probability is already above 0.99."""
+"""The number of characters used; 300 of any State of the Union address already give a probability above 0.99."""
 UNDETERMINED = "und"
 """ISO 639-2's code for an undetermined language."""
 

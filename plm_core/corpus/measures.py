@@ -29,7 +29,7 @@ BULLETS = ("•", "-")
 ELLIPSES = ("...", "…")
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 TERMINAL = (".", "?", "!", '"', "'", "”", "’", "。", "！", "？")
-"""C4: full stop, question mark, exclamation mark, end quotation mark. Its code only has those of ASCII."""
+"""C4: full stop, question mark, exclamation mark, end quotation mark. Its code has only the ASCII ones."""
 PUNCTUATION = (*TERMINAL, "…")
 LONG_LINE = 200
 """Characters (mC4)."""
@@ -49,8 +49,8 @@ class Text:
     """A text in normal form, and what is counted in it, each computed once.
 
     A word is what is between whitespace, as in Dolma (Soldaini et al. 2024, arXiv:2402.00159): "end." is one word.
-    datatrove counts punctuation as separate words, so that prose with many commas has few alphabetic words. Text
-    without spaces (Chinese, Japanese, Thai) has few, long words here: use ``characters``.
+    datatrove counts punctuation as separate words, so that prose with many commas has a small share of alphabetic
+    words. Text without spaces (Chinese, Japanese, Thai) has few, long words here: use ``characters``.
     """
 
     def __init__(self, text: str) -> None:
@@ -84,7 +84,7 @@ class Text:
         """The n-grams of words that occur more than once: their places in order, and a number that equal ones share.
 
         Exact, without a hash: an n-gram can occur twice only where both (n-1)-grams in it do, so each n checks only the
-        few places left, and two numbers below 2^32 make the next one.
+        few places left; two numbers below 2^32 are combined into the key of the next n.
         """
         if not self._levels:
             number = {word: i for i, (word, count) in enumerate(Counter(self.words).items()) if count > 1}

@@ -50,7 +50,7 @@ BUCKETS = ("buckets.u64", "buckets-rows.u64")
 """The same for the buckets that texts fall into."""
 COPIES = "copies.npy"
 CANDIDATES = "pairs.u64"
-"""The file of a range of buckets: the pairs of a member and its bucket's first, and of a member and some before it."""
+"""The file of a range of buckets: each member with its bucket's first, and with a few members before it."""
 PAIRS, SIMILARITIES = "pairs.npy", "similarities.npy"
 
 
@@ -155,7 +155,7 @@ def _ranges(entries: int) -> list[tuple[int, int]]:
 
 
 def _gathered(indexes: Path, names: Sequence[str], low: int, high: int) -> list[np.ndarray]:
-    """The columns ``[E]`` of a range of their first from all indexes; the last of them are rows among all texts."""
+    """The columns ``[E]`` of all indexes for a range of the first column; the last one holds rows among all texts."""
     index = open_indexes(indexes)
     gathered: list[list[np.ndarray]] = [[np.zeros(0, dtype="<u8")] for _ in names]
     for part, begin in zip(index.parts, index.begins, strict=False):
@@ -179,7 +179,7 @@ def find_copies(work: tuple[Path, int, int], folder: Path) -> None:
 
 
 def find_candidates(work: tuple[Path, Path, int, int], folder: Path) -> None:
-    """Write the pairs to be compared, of texts that share a bucket of a range; not of copies, which are in all."""
+    """Write the pairs to be compared: texts that share a bucket in a range, except copies, which share all buckets."""
     indexes, copies, *bounds = work
     buckets, rows = _gathered(indexes, BUCKETS, *bounds)
     again = map_uint64(copies)
@@ -196,7 +196,7 @@ def find_candidates(work: tuple[Path, Path, int, int], folder: Path) -> None:
 
 
 def _begins(*columns: np.ndarray) -> np.ndarray:
-    """The beginning of the run of equal entries that each entry is in, ``[E]``; the columns are in order."""
+    """For each entry, where its run of equal entries begins, ``[E]``; the columns are sorted."""
     begins = np.arange(len(columns[0]))
     same = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
     begins[1:][same] = 0
@@ -244,7 +244,7 @@ def _pair_ranges(files: Sequence[Path]) -> list[tuple[int, int]]:
 
 
 def compare(work: tuple[Path, list[Path], int, int, float], folder: Path) -> None:
-    """Write those pairs of a range of the pairs in files, in order, that are at least so similar (Jaccard)."""
+    """Write those of the files' pairs in a range that are at least as similar (Jaccard) as a threshold, in order."""
     indexes, files, low, high, threshold = work
     index = open_indexes(indexes)
     some = [np.zeros(0, dtype="<u8")]

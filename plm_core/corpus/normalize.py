@@ -69,5 +69,6 @@ def split_text(text: str, most: int) -> Iterator[str]:
 
 
 def duplicate_key(text: str) -> str:
-    """A key that two paragraphs share if they count as the same: in one case, with runs of whitespace as one."""
+    """A key that two paragraphs share if they are equal when case is ignored and each run of whitespace is one
+    space."""
     return " ".join(text.casefold().split())

@@ -25,7 +25,7 @@ CHARACTERS_AT_ONCE = 1 << 26
 OBJECTS = 500
 """The memory overhead of a document, counted in characters."""
 MOST_RUNS = 64
-"""This many sorted files are merged into one; while open, each holds some megabytes."""
+"""This many sorted files are merged into one; an open one takes a few megabytes of memory."""
 BY_ID = attrgetter("id")
 
 

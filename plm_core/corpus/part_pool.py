@@ -44,7 +44,7 @@ class Pool:
     def __init__(self, folder: Path, cores: int, ask: Callable[[], object] = lambda: None) -> None:
         """``folder`` may contain what a killed run has left; ``cores`` is the number of processes on this machine.
 
-        ``ask`` is called when there is more work than for these.
+        ``ask`` is called when there is more work than these can share.
         """
         self.folder = folder
         self._cores = cores
@@ -57,7 +57,7 @@ class Pool:
         Args:
             name: of the job; it must have the same items whenever the stage is run.
             function: the work. Its result depends on the item alone.
-            items: picklable, of few bytes each apart from what they share.
+            items: picklable; each of few bytes, apart from what they share.
 
         Raises:
             UserError, OSError: ``function`` raised it for an item, here or elsewhere.

@@ -44,7 +44,7 @@ _NORTH_AMERICAN = re.compile(
 
 
 def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, dict[Kind, int]]:
-    """The text with placeholders, and how many of each of ``kinds`` there are (0 too). Line ends do not change."""
+    """The text with placeholders, and how many of each of ``kinds`` there are, even if 0. Line ends do not change."""
     counts: dict[Kind, int] = dict.fromkeys(kinds, 0)
 
     def put(kind: Kind, replacement: Callable[[re.Match[str]], str], match: re.Match[str]) -> str:
@@ -91,4 +91,5 @@ _FORMS: dict[Kind, tuple[tuple[re.Pattern[str], re.Pattern[str], Callable[[re.Ma
     ),
 }
 """For each kind: a hint that occurs in every text with a match, and begins with a rare character, so that a text
-without it is skipped fast; the pattern; and the placeholder for a match, or the match itself if it is none."""
+without it is skipped quickly; the pattern; and the placeholder for a match, or the match itself if it is not to be
+masked."""

@@ -36,9 +36,9 @@ HEAD = 1024
 PIECE = 1 << 16
 """Bytes read at once when a line is skipped."""
 ZSTD_PIECE = 1 << 7
-"""Packed bytes given to zstd at once: four of them can unfold to 128 kB, which are held."""
+"""Compressed bytes given to zstd at once: four of them can expand to 128 kB, which are held in memory."""
 LONGEST_WINDOW = 1 << 31
-"""How far back zstd may refer, as in files that are packed with ``zstd --long=31``."""
+"""How far back zstd may refer, as in files that are compressed with ``zstd --long=31``."""
 BOM = b"\xef\xbb\xbf"
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 READABLE = (
@@ -57,14 +57,14 @@ BYTES_AT_ONCE = 1 << 25
 MEMORY = 1 << 32
 """The bytes of memory that reading a Parquet file may take, besides four times its longest record."""
 PIPE = 1 << 20
-"""The bytes that pass at once between the process that reads a Parquet file and this one."""
-READ_BEFORE = "what is before this place was read"
+"""The buffer size, in bytes, of the pipe from the process that reads a Parquet file."""
+READ_BEFORE = "everything before this place was read"
 
 Stream = IO[bytes] | gzip.GzipFile
 
 
 class _Zstd(io.RawIOBase):
-    """The bytes in a zstd file. Unlike ``zstandard``'s stream it notices when the file ends within a frame."""
+    """The content of a zstd file. Unlike ``zstandard``'s stream it notices when the file ends within a frame."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
@@ -341,7 +341,7 @@ def _table_records(lines: Lines, delimiter: str, header: Sequence[str] | None) -
 
 
 def _require_names(row: Sequence[str], delimiter: str = "") -> None:
-    """Refuse names of columns of which two are the same, or that were not separated."""
+    """Refuse names of columns if two are the same, or if they were not separated."""
     # Tables with an index or with empty columns have empty names.
     if twice := next((name for name, count in Counter(row).items() if name and count > 1), None):
         places = " and ".join(str(place) for place, name in enumerate(row, start=1) if name == twice)
@@ -353,7 +353,7 @@ def _require_names(row: Sequence[str], delimiter: str = "") -> None:
 
 
 def _parquet_records(file: Path, limit: int, size: int) -> Iterator[Record]:
-    # Another process reads the file, because a malformed one may crash Arrow or unfold to more than fits into memory.
+    # Another process reads the file, because a malformed one may crash Arrow or expand to more than fits into memory.
     reading, writing = os.pipe()
     if not (child := os.fork()):
         try:

@@ -21,13 +21,22 @@ from plm_core.shared.files import atomic_file
 
 EXCERPT = 200
 """The most characters of an excerpt, and of a detail."""
+KEPT, REMOVED, COUNTS = "kept.parquet", "removed.parquet", "counts.json"
+"""The files with what is left of a part, what was removed from it, and the counts of both."""
+
+SCHEMA = pa.schema(
+    [
+        (name, pa.int32() if name == "paragraph" else pa.string())
+        for name in ("document", "paragraph", "source", "rule", "value", "text")
+    ]
+)
 
 
 class Refused(Exception):
     """A record breaks a rule; the caller that knows its place makes a ``Quarantined`` of it."""
 
     def __init__(self, reason: str, detail: str, lost_bytes: int = 0) -> None:
-        """``lost_bytes``: at least so many of the file are not read either, if the record stands for the rest of it."""
+        """``lost_bytes``: if the record stands for the rest of the file, at least this many bytes that are not read."""
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
@@ -47,7 +56,7 @@ class Quarantined:
     excerpt: str
     """The record's beginning, at most 200 characters."""
     lost_bytes: int = 0
-    """At least so many bytes of the file are not read, if the record stands for all the rest of it."""
+    """If the record stands for the rest of the file, at least this many bytes that are not read."""
 
 
 def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
@@ -71,20 +80,9 @@ def printable(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """The text printable and shortened; only the beginning of a long one is read."""
+    """The text, printable and shortened; only the beginning of a long one is examined."""
     shown = printable(text[: EXCERPT + 1])
     return shown if len(shown) <= EXCERPT else f"{shown[: EXCERPT - 1]}…"
-
-
-KEPT, REMOVED, COUNTS = "kept.parquet", "removed.parquet", "counts.json"
-"""The files with what is left of a part, what was removed from it, and the counts of both."""
-
-SCHEMA = pa.schema(
-    [
-        (name, pa.int32() if name == "paragraph" else pa.string())
-        for name in ("document", "paragraph", "source", "rule", "value", "text")
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,8 @@ class RemovalLog:
         self.counts[f"{source}/{name}"] += number
 
     def remove(self, document: Document, removals: Iterable[Removal]) -> None:
-        """Write and count what was removed from a document, of which ``document`` is left, if only an empty text."""
+        """Write and count what was removed from a document; ``document`` is what is left of it, perhaps an empty
+        text."""
         whole = False
         for removal in removals:
             self.write(removal)

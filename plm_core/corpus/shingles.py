@@ -1,6 +1,6 @@
 """Texts as hashed words and shingles, many at a time. Used wherever texts are compared.
 
-A word is a run of letters, digits and their marks in one case, or one character of a script without spaces (Chinese,
+A word is a run of letters, digits and their marks, ignoring case, or one character of a script without spaces (Chinese,
 Japanese, Thai, ...). Everything else, such as punctuation and whitespace, only separates. A shingle is ``n`` words in
 sequence (Broder 1997). Everything is whole-number arithmetic modulo 2^64: the same on every machine.
 

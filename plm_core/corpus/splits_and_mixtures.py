@@ -29,7 +29,7 @@ class SplitConfig:
     test: Annotated[float, Field(gt=0, lt=1)]
     """The share of documents held out for the reported figures."""
     salt: str
-    """Another salt draws another split; never change it while there is a champion."""
+    """A different salt gives a different split; never change it while there is a champion."""
 
     def __post_init__(self) -> None:
         if self.valid + self.test >= 1:

@@ -1,4 +1,4 @@
-"""A survey of folders of text: what a recipe for them needs to know. Used by the command init."""
+"""A survey of folders of text, on which the command init bases the parameters that it proposes."""
 
 import math
 import warnings
@@ -19,17 +19,17 @@ from plm_core.corpus.removals import Quarantined, Refused
 from plm_core.corpus.sources.folder_source import Files, Folder
 
 LIMIT = 100_000_000
-"""The bytes of the longest record, as in a source's default."""
+"""The bytes of the longest record, the default of a source."""
 LOOKED_AT = 500
 """The number of documents to examine for fields, language and cleaning: the first of each format, then every k-th."""
 IDS = ("id", "key", "uid", "uuid", "url", "no")
 """Names of fields, in lowercase, that may be ids."""
 SHORTEST_TEXT = 20
-"""The mean length of a text field, in characters: one with shorter values is not proposed, unless its name is text."""
+"""A field whose values have fewer characters on average is not proposed as the text, unless its name is ``text``."""
 FEW, LARGE = 20, 10_000
 """Fewer text files than this, of more bytes than this on average, are divided into documents."""
 SHORTEST, PIECE = 200, 1000
-"""Characters of such a document: at least in the median, and at least in pieces of lines."""
+"""The fewest characters of such a document: in the median, and on average when it is made of several lines."""
 BEGINNING = 1 << 20
 """Characters of each text that are looked at for this."""
 
@@ -59,14 +59,14 @@ class Surveyed:
         return left / max(1, sum(len(document.text.encode()) for document in self.sample))
 
     def common_language(self) -> LanguageConfig | None:
-        """The setting to keep the one language of nearly all of the sample; None if there is no such language."""
+        """The setting that keeps the language of nearly all of the sample; None if there is no such language."""
         language, count = self.languages().most_common(1)[0]
         common = language != UNDETERMINED and count >= 0.95 * len(self.sample)
         return LanguageConfig((language,)) if common else None
 
 
 def survey(root: Path) -> list[Surveyed]:
-    """The sources that a folder, or a file, makes: one for all formats, or one for each group that needs its own.
+    """The sources for a folder, or a file: one for all formats, or one for each group of formats that needs its own.
 
     Raises:
         UserError: there is nothing to read in it, or no record has a text, or a file is a pointer of Git LFS.
@@ -82,7 +82,7 @@ def survey(root: Path) -> list[Surveyed]:
         ids, given = ([], {"split": _split(files)}) if kind == ".txt" else _fields(files, root)
         if not given:
             continue
-        # Ids are unique in files of one format, and may not be in those of two.
+        # Ids that are unique within a format may repeat in another.
         without = next((name for name, group in groups.items() if not group["ids"]), "text")
         name = kind if ids else given.get("text_field", without)
         old = groups.setdefault(name, {"formats": [], "files": [], "ids": ids})
@@ -147,7 +147,8 @@ def _bytes(files: Sequence[Path]) -> int:
 
 
 def _fields(files: Sequence[Path], root: Path) -> tuple[list[str], dict[str, Any]]:
-    """The fields of tables that may be ids, and how their text is read; nothing if there is none, with a warning."""
+    """The fields of tables that may be ids, and how their text is read; nothing, with a warning, if there is no
+    text."""
 
     read: dict[str, list[Record]] = {}
     for mark in DELIMITERS if format_of(files[0]) == ".csv" else ",":

@@ -1,1 +1,1 @@
-"""Definitions that flows, tasks and the core share. Needs only Python, YAML for the parameters, and NVML for GPUs."""
+"""What flows, tasks and the core share: parameters, paths, files, errors, GPU claims. Needs only Python, YAML, NVML."""

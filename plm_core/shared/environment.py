@@ -1,4 +1,4 @@
-"""What surrounds this process: its cores and control groups, its shell's variables, the processes behind PIDs."""
+"""What surrounds this process: cores and control groups, the shell's variables (some for other jobs), PIDs."""
 
 import contextlib
 import ctypes
@@ -14,16 +14,31 @@ from plm_core.shared.errors import UserError
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent dies."""
+CGROUPS = Path("/sys/fs/cgroup")
+SAVING_S = 600
+"""How long a stage that was asked to end may take to save its state before it is killed; the parents of the process
+that ends it must wait longer."""
+ANOTHER_RUN = (
+    "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_ACTIVE_MODEL_ID", "MLFLOW_REGISTRY_URI",
+)  # fmt: skip
+"""Variables that would send what is logged to another job's run, experiment, model or registry."""
+RANKS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE",
+)  # fmt: skip
+"""Variables of torchrun and of clusters that make a process train together with others."""
+HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
+"""Variables that Git sets for a hook; with them, git works on the hook's repository and index wherever it runs."""
 
 
 def end_with_parent() -> None:
-    """Have this process get SIGTERM when its parent dies, for whatever reason."""
+    """Have the kernel send this process SIGTERM when its parent dies, for whatever reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def pid_scope() -> str:
-    """The scope in which PIDs and the clock since boot are valid: this boot of the kernel and this PID namespace. It is
-    never the same on two machines."""
+    """The scope in which PIDs and the clock since boot are valid: this boot of the kernel and this PID namespace. No
+    two machines share it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 
@@ -37,15 +52,9 @@ def process_start(pid: int) -> str:
     return "" if state in "ZX" else others[18]
 
 
-CGROUPS = Path("/sys/fs/cgroup")
-SAVING_S = 600
-"""How long a stage that was asked to end may take to save its state before it is killed; the parents of the process
-that ends it must wait longer."""
-
-
 def cores() -> int:
-    """How many cores this process may use: those that it is bound to, or fewer if its control groups allow fewer,
-    rounded up, as in a container."""
+    """How many cores this process may use: those that it is bound to, or the number that its control groups allow,
+    rounded up, if that is smaller, as in a container."""
     most = len(os.sched_getaffinity(0))
     for group in groups():
         with contextlib.suppress(OSError, ValueError):  # none, or "max"
@@ -80,23 +89,10 @@ def number_from_environment(name: str, what: str) -> int | None:
     return None if given is None else int(given)
 
 
-ANOTHER_RUN = (
-    "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_ACTIVE_MODEL_ID", "MLFLOW_REGISTRY_URI",
-)  # fmt: skip
-"""Variables that would send what is logged to another job's run, experiment, model or registry."""
-RANKS = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE",
-)  # fmt: skip
-"""Variables of torchrun and of clusters that make a process train together with others."""
-HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
-"""Variables that Git sets for a hook: git would work on that repository and index, wherever it runs."""
-
-
 def prepare() -> None:
     """Ignore another job's MLflow and a hook's repository, reach this machine's servers without a proxy, escape what
-    the terminal cannot show, and name a user whom the system does not. Raises UserError: it is to train with others,
-    but torchrun has not started it; it would wait for them, or write nothing because it is not the first."""
+    the terminal cannot show, and give a name to a user without one. Raises UserError: the variables say that it trains
+    with others, but torchrun did not start it. It would wait for them, or write nothing because it is not the first."""
     for name in HOOK:
         os.environ.pop(name, None)
     _ignore(ANOTHER_RUN, "params.yaml names the experiment and the model, MLFLOW_TRACKING_URI the server")
@@ -116,7 +112,7 @@ def prepare() -> None:
 
 
 def lead() -> None:
-    """``prepare``, for a process that starts stages: each of them is alone, and reads and writes UTF-8."""
+    """``prepare`` for a process that starts stages, which belong to no other group of processes and use UTF-8."""
     _ignore(RANKS, "`plm` starts the processes of a training run itself: see PLM_RANKS and PLM_CLUSTER")
     prepare()
     # What they print is shown where this process prints.
@@ -126,4 +122,4 @@ def lead() -> None:
 
 def _ignore(names: Iterable[str], instead: str) -> None:
     if ignored := [name for name in names if os.environ.pop(name, None) is not None]:
-        print(f"warning: {', '.join(ignored)} of the shell ignored: {instead}", file=sys.stderr, flush=True)
+        print(f"warning: ignoring {', '.join(ignored)} from the shell: {instead}", file=sys.stderr, flush=True)

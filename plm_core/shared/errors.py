@@ -1,5 +1,14 @@
 """The exception for what the user can fix, exit statuses, and the advice when memory runs out. Used everywhere."""
 
+USER_ERROR = 2
+"""The user must fix something: never retried."""
+
+BUDGET_SPENT = 3
+"""A training run has spent its budget, and its state is saved: not retried, because a person decides if it resumes."""
+
+INTERRUPTED = 75
+"""EX_TEMPFAIL of sysexits(3): interrupted, with the state saved; worth another try."""
+
 
 class UserError(Exception):
     """Something that the user gave cannot be used; the message names the place and what was expected."""
@@ -10,16 +19,6 @@ class UserError(Exception):
     def lines(self) -> list[str]:
         """This message and those in ``beside``, one line each."""
         return [str(self), *(line for other in self.beside for line in other.lines())]
-
-
-USER_ERROR = 2
-"""The user must fix something: never retried."""
-
-BUDGET_SPENT = 3
-"""A training run has spent its budget, and its state is saved: not retried, because a person decides if it resumes."""
-
-INTERRUPTED = 75
-"""EX_TEMPFAIL of sysexits(3): interrupted, with the state saved; worth another try."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

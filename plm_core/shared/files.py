@@ -26,8 +26,12 @@ CHECKSUMS = "SHA256SUMS"
 """The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
 
 TRIES = 20
-"""How often a lock is tried: whoever looks whether it is ``is_locked`` has it for a moment."""
+"""How often a lock is tried, because a process that calls ``is_locked`` holds it for a moment."""
 PAUSE_S = 0.05
+SETTLED_S = 2
+"""Seconds after which another change of a file is certain to show in its change time (ctime)."""
+
+RESTORE = "restore it with `dvc checkout` or `dvc pull`, or delete it and run its stage again"
 
 
 @contextlib.contextmanager
@@ -96,7 +100,7 @@ def atomic_text(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def temporary(path: Path) -> Iterator[Path]:
     """Yield the hidden name under which ``path`` is written; leftovers of the block or of killed processes are removed.
-    Raises OSError: the block could not write, however its libraries report that; it names a file."""
+    Raises OSError, which names a file: the block could not write, however its libraries report that."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path, "tmp")
     new = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -133,12 +137,6 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-SETTLED_S = 2
-"""Seconds after which another change of a file is certain to show in its change time (ctime)."""
-
-RESTORE = "restore it with `dvc checkout` or `dvc pull`, or delete it and run its stage again"
 
 
 def sha256_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Claims on the GPUs that this process sees: each has one user at a time on the whole machine. For flow and tasks.
+"""Claims on the GPUs that this process sees: on a machine, each GPU has one user at a time. For flow and tasks.
 
 The flow claims GPUs for its stages; a task without a claim, such as one started by hand, claims its own. A claim is a
 name in Linux's abstract socket namespace (unix(7)). The first process to bind it has it, and the kernel frees it when
@@ -39,7 +39,7 @@ class Claim:
         self._turns: dict[str, socket.socket] = {}
         self._taken: dict[str, socket.socket] = {}
         self.busy = ""
-        """The name that this claim waits for and another process holds."""
+        """The name that this claim is waiting for, held by another process."""
 
     def take(self) -> bool:
         """Take what is free now, and return whether that is enough."""
@@ -92,8 +92,8 @@ class Claim:
 def claimed(wanted: int, say: Callable[[str], object]) -> Iterator[None]:
     """Claim this many of the visible GPUs for the block, or all if there are fewer; the process sees only these.
 
-    Nothing happens if none is wanted, if they are already claimed for this process, or if there is none. ``say`` is
-    called with a message when it has to wait.
+    Nothing happens if none is wanted, none is visible, or they are already claimed for this process. ``say`` is called
+    with a message when it has to wait.
     """
     gpus = () if not wanted or CLAIMED in os.environ else visible_gpus()
     with Claim(gpus, min(wanted, len(gpus))) as claim:

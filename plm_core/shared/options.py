@@ -10,7 +10,7 @@ TOKENIZERS: tuple[str, ...] = get_args(Tokenizers)
 """The kinds of tokenizers."""
 
 Formats = Literal["hf", "gguf", "gguf-f32", "gguf-q8_0"]
-"""The formats that models are exported in: a folder of transformers, or a GGUF file with 16, 32 or 8 bits a weight."""
+"""The formats of exported models: a folder of transformers, or a GGUF file with 16, 32 or 8 bits per weight."""
 
 
 @dataclass(frozen=True)

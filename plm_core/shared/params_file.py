@@ -24,7 +24,7 @@ class _StrictLoader(yaml.CSafeLoader):
             if keys.count(key.value) > 1:
                 raise UserError(f"{where} appears twice in its section")
             if key.tag == "tag:yaml.org,2002:bool":
-                raise UserError(f"{where} as a name is true or false in YAML; expected it in quotes")
+                raise UserError(f"{where} is true or false in YAML, not a name; expected it in quotes")
         return super().construct_mapping(node, deep)
 
 

@@ -1,4 +1,4 @@
-"""The paths of the files that stages hand to each other; `dvc.yaml` declares the same ones, and a test compares."""
+"""The paths of the files that stages hand to each other; `dvc.yaml` declares them too, and a test compares."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ EVIDENCE = ARTIFACTS / "evidence"
 WORDS = EVIDENCE / "tfidf"
 WORDS_SEED = 0
 NGRAM = "ngram-"
-"""What the names of the 5-grams begin with in the evidence; the name of their tokenizer follows."""
+"""The prefix of a 5-gram's name in the evidence; the name of its tokenizer follows."""
 SLICES = ARTIFACTS / "slices"
 FEWSHOT = ARTIFACTS / "fewshot"
 SAMPLES = ARTIFACTS / "samples"

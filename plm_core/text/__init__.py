@@ -1,1 +1,1 @@
-"""From documents to batches: special tokens, tokenizer, token store, views."""
+"""From documents to batches: tokenizers, the token store, and views of it (windows, streams, pairs, packed rows)."""

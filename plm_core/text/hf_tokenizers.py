@@ -1,8 +1,9 @@
 """The two kinds of the library ``tokenizers``, WordPiece and byte-level BPE, with the file ``tokenizer.json``.
 
-A file is accepted only if, apart from its vocabulary, it is what this project writes: so what a tokenizer does follows
-from its kind alone. The file declares no special token to the library, which therefore looks for none in a text; nor
-can a text spell one, because their pieces contain ``<`` and ``>``, at which both kinds cut every text.
+A file is accepted only if it is, apart from its vocabulary, what this project writes, so what it does follows from its
+kind, vocabulary and ``lowercase`` alone. The file declares no special token to the library, which therefore looks for
+none in a text; nor can a text spell one, because their pieces contain ``<`` and ``>``, at which both kinds cut every
+text.
 """
 
 import json
@@ -87,7 +88,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 def parse_tokenizer_json(path: Path, data: bytes) -> dict[str, Any]:
-    """A ``tokenizer.json``, whose ``model.type`` is text; UserError if it is none."""
+    """A ``tokenizer.json``, whose ``model.type`` is text; UserError if it is not one."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -234,7 +235,7 @@ def train_wordpiece(texts: Iterable[str], config: TokenizerConfig) -> bytes:
 
 def _wordpiece(tokens: Sequence[str], lowercase: bool) -> dict[str, Any]:
     return EMPTY | {
-        # Accents go with case (null), as in the released models.
+        # Accents are stripped exactly if text is lowercased (null), as in the released models.
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,

@@ -2,7 +2,7 @@
 
 Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3: documents longer than a row are cut into
 pieces of its length, and each piece, longest first, goes into the row with the least room that still holds it (best-fit
-decreasing). A function of the documents' lengths alone: no token is read.
+decreasing). The rows depend only on the documents' lengths: no token is read.
 
 Shapes: D documents, P pieces, R rows, B rows of a batch.
 """

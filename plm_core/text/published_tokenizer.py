@@ -114,7 +114,7 @@ class _Library:
             self.model = tokenizers.Tokenizer.from_str(content)
         self.model.no_truncation()
         self.model.no_padding()
-        # A special token's name in a text is text.
+        # The name of a special token in a text is ordinary text.
         self.model.encode_special_tokens = True
         steps = json.dumps([json.loads(content).get(step) for step in ("pre_tokenizer", "decoder")])
         self.byte_level = '"ByteLevel"' in steps

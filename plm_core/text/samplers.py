@@ -32,7 +32,7 @@ def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def items_at(seed: int, step: int, batch: int, count: int) -> np.ndarray:
-    """Which ``[batch]`` of ``count`` items a step (from 0) reads: epoch after epoch, each visits every item once."""
+    """Which of ``count`` items a step (from 0) reads, ``[batch]``; each epoch visits every item once."""
     order = []
     place = step * batch
     while place < (step + 1) * batch:
@@ -82,7 +82,7 @@ class Windows:
         epochs = np.arange(step * batch, (step + 1) * batch) // len(self)
         shifts = [_first(seed, epoch, self.advance) if epoch else 0 for epoch in epochs.tolist()]
         starts = items_at(seed, step, batch, len(self)) * self.advance + shifts
-        # Shifted, the last row may have no room and reads the end of the stream.
+        # A shifted last row may not fit: it reads the end of the stream instead.
         return np.minimum(starts, len(self.store) - self.length)
 
     def rows_at(self, seed: int, step: int, batch: int) -> np.ndarray:
@@ -131,7 +131,7 @@ class Streams:
         if starts.max() + self.length <= len(self.store):
             return self.store.rows(starts, self.length)
         ends = np.minimum(len(self.store), starts + self.length)
-        # Each row is two spans, of which the second is empty except for the row at the end.
+        # Each row is two spans; the second is empty, except in the row at the end.
         parts = np.stack((starts, np.zeros_like(starts)), axis=1).reshape(-1)
         sizes = np.stack((ends - starts, starts + self.length - ends), axis=1).reshape(-1)
         return self.store.spans(parts, sizes).reshape(self.rows, self.length)

@@ -37,7 +37,7 @@ BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 GIVEN = (*PIECES, "\n", *BYTES)
 """The pieces with the smallest ids, which every model of this project has."""
 _WORD = re.compile(r"\n| ?[^ \n]+| ")
-"""A word with the space before it: what is merged by itself."""
+"""A word with the space before it: nothing is merged across its borders."""
 WORDS_KEPT = 1 << 16
 LONGEST_KEPT = 24
 """How many words are remembered with their ids, of at most this many characters: 30 MB if words have 8, up to 70 MB."""

@@ -133,7 +133,7 @@ class TokenStore:
     def spans(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """``lengths`` [S] tokens from each of ``starts`` [S], concatenated, as int64.
 
-        One slice per span and one copy of all: for the few rows of a batch, faster than an index of every token.
+        One slice per span, then one copy of all: for the few rows of a batch, faster than an index per token.
         """
         parts = [np.empty(0, dtype=np.int64)] if not len(starts) else []
         begins, shards = self._begins, self._shards

@@ -24,9 +24,9 @@ PIECES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", "<cls>", "<sep>")
 
 
 MODEL_FILE = "tokenizer.model"
-"""The file of the kinds of sentencepiece."""
+"""The file of a sentencepiece tokenizer (bpe, unigram)."""
 JSON_FILE = "tokenizer.json"
-"""The file of the kinds of the library tokenizers."""
+"""The file of a tokenizer of the library ``tokenizers`` (wordpiece, bytelevel)."""
 PUBLISHED_FILE = "tokenizer.published.json"
 """The file of a published tokenizer, with how its ids are permuted."""
 BYTES_AND_SPECIALS = 256 + len(PIECES) + 1
@@ -57,10 +57,10 @@ class TokenizerConfig:
     """The share of the corpus's characters that get a piece of their own. The rest are spelled in bytes, and unknown to
     wordpiece; bytelevel has no characters, and does not read this."""
     lowercase: bool = False
-    """For wordpiece only: lowercase and without accents, as in BERT's uncased models; false: as in its cased ones."""
+    """For wordpiece only: whether text is lowercased and loses its accents, as in BERT's uncased models."""
     learned_bytes: PositiveInt = 500_000_000
-    """The bytes of training text to learn from, approximately, evenly spread over it; all if there are fewer. The kinds
-    of sentencepiece take about four times as much memory."""
+    """About how many bytes of the training text to learn from, evenly spread over it; all if it has fewer. The kinds of
+    sentencepiece take about four times as much memory."""
     given: GivenTokenizer | None = None
     """A tokenizer to use as it is, such as that of an imported model; null to train one on the corpus."""
     extend: NonNegativeInt = 0
@@ -103,7 +103,7 @@ class Tokenizer(ABC):
         self.sha256 = hashlib.sha256(data).hexdigest()
         self.starts: tuple[str, ...] = (self.sha256,)
         """The digests of tokenizers: a model with this tokenizer can start from a model with any of them. They are
-        those that it extends, the first one first, and its own."""
+        those that it extends, oldest first, and then its own."""
         self.parts: list[list[int]] = []
         """The parts of each piece that was added to the first of them, as earlier ids; these pieces are the last."""
 
@@ -113,7 +113,7 @@ class Tokenizer(ABC):
         """The number of token ids."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of ``normalize(text)``, none special except a lossy one's UNK; UserError if it is not valid
+        """The ids of ``normalize(text)``, none special except a lossy tokenizer's UNK; UserError for invalid
         Unicode."""
         return list(self._encode([_normal(text)])[0])
 

@@ -80,7 +80,7 @@ def _require_characters(base: Published, model: Mapping[str, Any], special: set[
 def _merges(
     divided: Mapping[str, list[int]], words: Mapping[str, int], library: Any, count: int
 ) -> Iterator[tuple[str, list[int], list[str]]]:
-    """The most frequent pairs, merged one after another, of which each makes a piece that does not exist.
+    """The most frequent pairs, merged one after another; each makes a piece that does not exist yet.
 
     The library learns them from words whose characters stand for pieces. It cannot know what they spell, so some of the
     merges make a piece that exists already; these are left out, which is why twice as many are learned.

@@ -46,7 +46,7 @@ class Vocabulary:
 
 
 def sample(texts: Iterable[str], most: int = SAMPLE) -> list[str]:
-    """Every k-th text, whole, so that all together have about ``most`` characters where texts are alike; all, if fewer.
+    """Every k-th text, whole: about ``most`` characters in all if lengths are similar; all texts if they have fewer.
 
     The texts are read twice.
     """

@@ -59,9 +59,9 @@ def attend(
     L, H, T, _ = maps.shape
     side = max(SMALLEST, PITCH * T)
     width, height = side * H + 2.2, side * L + 1.8
-    # In points: a large grid is viewed from further away, whereas token labels are always read up close.
-    names = max(9.0, 4 * side)
-    heading = min(40.0, max(11.0, width))
+    # In points: a large grid is viewed from further away, but token labels are always read up close.
+    name_size = max(9.0, 4 * side)
+    title_size = min(40.0, max(11.0, width))
     figure, grid = pyplot.subplots(L, H, figsize=(width, height), squeeze=False, layout="constrained")
     # Most weights are small: a square-root scale makes them visible, and the colour bar shows it.
     scale = colors.PowerNorm(0.5, 0, 1)
@@ -72,18 +72,18 @@ def attend(
             axes.set(xticks=[], yticks=[])
             axes.tick_params(length=0, labelsize=7, labelfontfamily="monospace")
             if layer == 0:
-                axes.set_title(f"head {head + 1}", fontsize=names)
+                axes.set_title(f"head {head + 1}", fontsize=name_size)
             if head == 0:
-                axes.set_ylabel(f"layer {layer + 1}", fontsize=names)
+                axes.set_ylabel(f"layer {layer + 1}", fontsize=name_size)
                 axes.set_yticks(range(T), labels, parse_math=False)
             if layer == L - 1:
                 axes.set_xticks(range(T), labels, rotation=90, parse_math=False)
     bar = figure.colorbar(image, ax=grid, shrink=min(1.0, max(0.25, 3 / (side * L))), aspect=20, pad=0.01)
-    bar.set_label("weight", fontsize=names)
+    bar.set_label("weight", fontsize=name_size)
     bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
-    bar.ax.tick_params(labelsize=names - 1)
-    figure.suptitle(f"{loaded.config.architecture}, {loaded.config.objective}: attention weights", fontsize=heading)
-    figure.supxlabel("the row's token attends to the column's token", fontsize=names)
+    bar.ax.tick_params(labelsize=name_size - 1)
+    figure.suptitle(f"{loaded.config.architecture}, {loaded.config.objective}: attention weights", fontsize=title_size)
+    figure.supxlabel("the row's token attends to the column's token", fontsize=name_size)
     figure.savefig(out, dpi=110)
     pyplot.close(figure)
     print(f"{out}: {L} layer(s), {H} head(s), {T} tokens")

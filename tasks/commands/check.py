@@ -1,8 +1,8 @@
 """Check the parameters before the first stage: ``python -m tasks.commands.check``, which `plm run` starts when work is
 due.
 
-Every section is read as its stage reads it, and checked against the others as far as that needs no data. Exit status 0
-and no output if all is well; otherwise 2 and a line per problem.
+Every section is read as its stage reads it, and checked against the others as far as possible without data. Exit status
+0 and no output if all is well; otherwise 2 and a line per problem.
 """
 
 import contextlib
@@ -98,12 +98,12 @@ def problems() -> list[str]:
                 starts[name] = open_tokenizer(Path(given.file)).starts
 
     # Models, and what they are evaluated on.
-    for name, spelled_by in models.items():
+    for name, tokenizer_name in models.items():
         with tried():
             config, _ = pretrain_section(name)
-            if tokenizer := tokenizers.get(spelled_by):
+            if tokenizer := tokenizers.get(tokenizer_name):
                 require_trainable(config, tokenizer.vocab_size, f"pretrain.{name}")
-                require_start(config, starts.get(spelled_by, ()), f"pretrain.{name}")
+                require_start(config, starts.get(tokenizer_name, ()), f"pretrain.{name}")
     for name in names["examples"]:
         with tried():
             examples = stage_parameters.section(f"examples.{name}", ExamplesConfig)

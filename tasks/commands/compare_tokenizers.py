@@ -1,7 +1,7 @@
 """The `tokenizer compare` command: kinds and sizes side by side. `python -m tasks.commands.compare_tokenizers N ...`.
 
-Each is trained on the workspace's training split, or given, and measured on samples of that and of the validation
-split; nothing is written. Character coverage is that of the tokenizer of the first model in the parameters.
+Each is trained on the workspace's training split, or given, and measured on samples of the training and validation
+splits; nothing is written. Character coverage is that of the tokenizer of the first model in the parameters.
 """
 
 import json
@@ -58,9 +58,9 @@ def compare(
         raise UserError(f"tokenizer compare: --sample {most}; expected at least 1 character")
     if unknown := sorted({*(kind or ())} - {*TOKENIZERS}):
         raise UserError(f"tokenizer compare: --kind {unknown[0]}; expected {', '.join(TOKENIZERS)}")
-    given = stage_parameters.section(f"tokenizers.{stage_parameters.tokenizer_of('')}", TokenizerConfig)
+    first = stage_parameters.section(f"tokenizers.{stage_parameters.tokenizer_of('')}", TokenizerConfig)
     whole, unread = (
-        Texts(sample_row_groups(paths.CORPUS / f"{split}.parquet", given.learned_bytes)[0])
+        Texts(sample_row_groups(paths.CORPUS / f"{split}.parquet", first.learned_bytes)[0])
         for split in ("train", "valid")
     )
     unseen = sample(unread)
@@ -85,7 +85,7 @@ def compare(
         row = {"kind": name, "vocab_size": size}
         start = time.perf_counter()
         try:
-            config = from_dict(TokenizerConfig, {"character_coverage": given.character_coverage} | section, "tokenizer")
+            config = from_dict(TokenizerConfig, {"character_coverage": first.character_coverage} | section, "tokenizer")
             tokenizer = read_tokenizer(Path(name), train_tokenizer(texts, config))
         except (UserError, ValueError) as error:  # such as a corpus that does not support this size
             row["refused"] = str(error)

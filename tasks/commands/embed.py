@@ -1,8 +1,8 @@
 """The `embed` command: texts as vectors. `python -m tasks.commands.embed FILE --checkpoint DIR --output OUT.parquet`.
 
 Parts of the file are embedded one by one, and kept beside the output until all are there: after an interruption the
-same command continues with the first that is missing. Which texts are in a part depends on the file alone, so the
-output always has the same bytes.
+same command continues with the first missing part. Which texts are in a part depends on the file alone, so the output
+always has the same bytes.
 """
 
 import shutil

@@ -36,7 +36,7 @@ def judge(
     ] = None,
     about: Annotated[Path | None, Option(help="Write the decision record too, with the facts in this file.")] = None,
 ) -> None:
-    """Judge a challenger by its evidence, write the decision, print its reasons.
+    """Judge a challenger by its evidence, write the decision, and print its reasons.
 
     Raises:
         UserError: a parameter or the evidence cannot be used.

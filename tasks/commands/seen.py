@@ -55,12 +55,12 @@ def seen(
     remedy = f"`dvc repro pretrain@{name}` trains on what is there now"
     if described.lineage is None:
         raise UserError(f"{folder}: does not say what it was trained on; {remedy}")
-    spelled_by = stage_parameters.tokenizer_of(name)
-    tokenizer = open_tokenizer(paths.TOKENIZERS / spelled_by)
-    store = TokenStore(paths.TOKENS / spelled_by / SPLIT)
+    tokenizer_name = stage_parameters.tokenizer_of(name)
+    tokenizer = open_tokenizer(paths.TOKENIZERS / tokenizer_name)
+    store = TokenStore(paths.TOKENS / tokenizer_name / SPLIT)
     store.require(tokenizer)
     for what, was, now in (
-        (paths.TOKENIZERS / spelled_by, described.tokenizer_sha256, tokenizer.sha256),
+        (paths.TOKENIZERS / tokenizer_name, described.tokenizer_sha256, tokenizer.sha256),
         (store.folder, described.lineage.tokens_sha256, store.digest),
         (f"{stage_parameters.PARAMS} ({section})", described.lineage.parameters_sha256, digest(values)),
     ):

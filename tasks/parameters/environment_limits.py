@@ -37,8 +37,8 @@ def budget() -> float | None:
 
 def price() -> float | None:
     """The price of an hour of this machine, in any currency: ``PLM_PRICE_PER_HOUR``; None if it is not set. Raises
-    UserError: it is not a number from 0 upwards."""
-    return _amount("PLM_PRICE_PER_HOUR", lambda number: number >= 0, "a number from 0 upwards, such as 2.49")
+    UserError: it is not a number of at least 0."""
+    return _amount("PLM_PRICE_PER_HOUR", lambda number: number >= 0, "a number of at least 0, such as 2.49")
 
 
 def _amount(name: str, valid: Callable[[float], bool], expected: str) -> float | None:

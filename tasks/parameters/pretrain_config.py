@@ -45,8 +45,8 @@ class PretrainConfig:
     start: StartConfig | None = None
     """The checkpoint whose weights and tokenizer training starts from; null to start from random weights."""
     lora: LoRAConfig | None = None
-    """Only with a ``start``: train what follows the blocks, and small additions to their matrices, which are merged
-    into these at the end; null to train all weights."""
+    """Only with a ``start``: train only what follows the blocks, and small additions to the blocks' matrices, which are
+    merged into them at the end; null to train all weights."""
     row_length: PositiveInt | None = None
     """The number of tokens in a row of a batch, at most ``model.context``, which is the default. Short rows cost less
     (Devlin et al. 2019, appendix A.2)."""

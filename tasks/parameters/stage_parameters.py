@@ -103,7 +103,7 @@ def missing_input(path: Path) -> UserError:
 
 
 def labels(model: str, inputs: Mapping[str, str]) -> dict[str, str]:
-    """The tags of a run with these inputs (sha256 by path), on one of ``models`` unless that is empty.
+    """The tags of a run with these inputs (sha256 by path), for one of ``models`` unless that is empty.
 
     ``plm.data`` is a digest: if it is equal, the same data was read.
     """

@@ -198,7 +198,7 @@ def flatten(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[s
 
 
 def connect() -> tuple[MlflowClient, str]:
-    """Open the store at ``address``; returns the experiment's id too. Raises UserError: a person has to mend it."""
+    """Open the store at ``address``; returns the experiment's id too. Raises UserError: a person has to fix it."""
 
     def create(uri: str, artifacts: str) -> None:
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # which only a new project needs

@@ -41,7 +41,7 @@ GRACE_S = 5.0
 """How long a publisher keeps trying when its runs have ended; then it leaves their journals to a later one."""
 
 LINGER_S = 10.0
-"""How long it waits with ``--serve`` for another stage: importing MLflow takes two seconds of a processor."""
+"""How long it waits with ``--serve`` for another stage: importing MLflow takes two seconds of processor time."""
 
 ENVIRONMENT = {
     **QUIET,
@@ -72,7 +72,7 @@ class Publisher:
         self._monitor: Any = None
 
     def serve(self) -> bool:
-        """Publish while a run that it waits for is alive, then until MLflow has all others; False if MLflow is away."""
+        """Publish while an awaited run is alive, then until MLflow has all others; False if MLflow is unreachable."""
         while True:
             lives, waits = self._round()
             quiet = time.monotonic() - self._progress
@@ -200,7 +200,7 @@ def main() -> None:
     pipeline = None if sys.argv[1:] == ["--serve"] else "".join(sys.argv[2:])
     connection = None
     if pipeline:
-        # The pipeline waits for this line: what a person has to mend first, empty if nothing.
+        # The pipeline waits for this line: what a person has to fix first, or nothing.
         from tasks.publishing.mlflow_run import connect
 
         try:

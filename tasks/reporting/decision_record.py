@@ -1,6 +1,6 @@
 """The decision record: all that is known of challenger and champion, for the people who decide.
 
-MLflow shows it as the description of the version that was judged. Used by the task gate.
+MLflow shows it as the description of the version that was judged. Used by the command gate.
 """
 
 import math

@@ -10,7 +10,7 @@ from plm_core.templates import render
 
 SUMMARY = "<p>&lt;details&gt;&lt;summary&gt;(.*?)&lt;/summary&gt;</p>"
 END = "<p>&lt;/details&gt;</p>"
-"""How collapsible parts of a page leave a renderer that escapes HTML."""
+"""What collapsible parts of a page look like after a renderer that escapes HTML."""
 
 
 def page(template: str, text: str, figures: Mapping[str, str] | None = None) -> str:
@@ -40,7 +40,7 @@ def plotting() -> Any:
 
 
 def figure_svg(figure: Any) -> str:
-    """A figure as SVG without a date; it is closed."""
+    """A figure as SVG without a date; closes the figure."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     plotting().close(figure)

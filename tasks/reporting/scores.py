@@ -183,7 +183,7 @@ def _constant(answers: Any) -> list[str]:
 
 
 def _failed(metrics: Mapping[str, Sequence[float]], check: str) -> tuple[int, Estimate]:
-    """How often a model was asked, and the share of these that it fails."""
+    """How many checks a model was asked, and the share of them that it fails."""
     checks = int(metrics[f"{check}/asked"][0])
     share = float(np.mean(metrics[f"{check}/failed"])) / checks
     return checks, Estimate(share, significance.wilson(share, checks))

@@ -29,7 +29,7 @@ class Taken:
     stage: str
     """Its name in ``dvc.yaml``, with its key."""
     training: str
-    """Identifies everything that the training run depends on: a process with the same one continues its sums."""
+    """Identifies everything that the training run depends on: a process with the same value continues its sums."""
     device: str
     threads: int
     finished: bool = False

@@ -28,7 +28,7 @@ def worth(models: Mapping[str, str], tasks: Mapping[str, str | None]) -> dict[st
     for model, section in sections.items():
         if section.start is None or not section.training.steps:
             continue
-        # What the model is compared with, by column heading, as far as such models exist.
+        # What the model is compared with, by column heading, if such models exist.
         others: dict[str, list[str]] = {PUBLISHED: [], SCRATCH: []}
         for other, its in sections.items():
             if its.start == section.start and not its.training.steps:

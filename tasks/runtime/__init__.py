@@ -1,1 +1,1 @@
-"""The environment of every stage: the provenance guard, signals, processes, progress, exit statuses."""
+"""What every stage runs in: the provenance guard, signals, processes, progress, exit statuses, errors."""

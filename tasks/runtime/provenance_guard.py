@@ -46,7 +46,7 @@ class Guard:
 
     @property
     def code(self) -> str:
-        """The digest of the first-party source files when the guard began: those that were loaded, and those that DVC
+        """The digest of the first-party source files when the guard began: those already loaded, and those that DVC
         lists for the stage, some of which are loaded later."""
         return digest({path.as_posix(): sha for path, sha in (self._sources | self._listed).items()})
 

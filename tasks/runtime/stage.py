@@ -25,11 +25,15 @@ from tasks.parameters.stage_parameters import labels
 from tasks.runtime.provenance_guard import Guard
 from tasks.tracking.tracker import Tracker, tracked
 
+Item = TypeVar("Item")
+
 OF_A_GPU = (
     "CUDA error", "CUDA out of memory", "No CUDA GPUs", "[CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS", "cuDNN error",
     "cudaGetDeviceCount", "NCCL error",
 )  # fmt: skip
-"""What the first line of an error of a GPU contains; torch raises most of them as a plain RuntimeError."""
+"""What the first line of a GPU's error contains; torch raises most of them as a plain RuntimeError."""
+LINE_EVERY_S = 5.0
+"""The least number of seconds between two lines of progress."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -97,8 +101,8 @@ def stage(
 def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     """Run a task as a process: its one-line error and its exit status are the contract with whoever started it.
 
-    The task's signature is the command line. It sees as many GPUs as ``gpus`` says, which nobody else uses meanwhile;
-    users who start torchrun themselves also divide the GPUs themselves. What torch compiles is kept in ``artifacts/``.
+    The task's signature is the command line. It sees as many GPUs as ``gpus`` says, and has them to itself; users who
+    start torchrun themselves also divide the GPUs themselves. What torch compiles is kept in ``artifacts/``.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
     # Python's own format has two lines, and one of them is code.
@@ -142,7 +146,7 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
 
 
 def _of_the_machine(error: Exception, stage: str) -> str | None:
-    """What the machine lacks that made a stage fail, and what to do; None if the machine is not the cause."""
+    """What the machine lacked when a stage failed, and what to do; None if the machine is not the cause."""
     # What follows CUDA's first line is advice for programmers.
     reason = (str(error).splitlines() or ["no message"])[0]
     gpu = any(name in reason for name in OF_A_GPU)
@@ -177,12 +181,6 @@ def deferred_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-Item = TypeVar("Item")
-
-LINE_EVERY_S = 5.0
-"""The seconds between two lines, at least."""
 
 
 class Progress:

@@ -23,7 +23,7 @@ HIGHER = "raise PLM_BUDGET to resume from there"
 
 
 class Reason(IntEnum):
-    """Why a training run is stopped, 0 if it is not. The largest of all processes' reasons counts."""
+    """Why a training run is stopped; 0 if it is not. Of all processes' reasons the largest one counts."""
 
     SIGNAL = 1
     EDITED = 2

@@ -17,8 +17,8 @@ from tasks.runtime.torchrun_launcher import request_helpers
 def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
     """Yield a pool for the block, which resumes where a run of the same stage was killed or ran out of disk space.
 
-    ``parameters`` are what results depend on besides the stage's inputs and its code; the pool's folder is named after
-    all of them. It is deleted when the block succeeds, or fails with a UserError, which a retry would not fix.
+    ``parameters`` are what results depend on, besides the stage's inputs and code; the pool's folder is named after all
+    of them. It is deleted when the block succeeds, or fails with a UserError, which a retry would not fix.
     """
     folder = paths.PARTS / stage.name / digest(*parameters, stage.inputs, stage.guard.code)[:16]
     for other in folder.parent.glob("*"):

@@ -34,7 +34,7 @@ COMMON = 12
 
 
 def card() -> None:
-    """Read the corpus and what was removed from it, write the card."""
+    """Read the corpus and what was removed from it, and write the card."""
     with (
         stage("card", SECTIONS, [*FILES, paths.ORIGINS, paths.QUARANTINED, *METRICS], metrics=False) as run,
         pool(run) as workers,

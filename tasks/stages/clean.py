@@ -16,7 +16,7 @@ REMOVALS = paths.REMOVED / "clean.parquet"
 
 
 def clean() -> None:
-    """Read section ``clean`` and the names of the sources, write the clean corpus and what was removed, count both."""
+    """Read section ``clean`` and the names of the sources; write and count the clean corpus and what was removed."""
     config = stage_parameters.section("clean", CleanConfig)
     if config.languages is not None:
         require_known(config.languages)

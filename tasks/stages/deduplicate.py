@@ -32,28 +32,28 @@ COUNTED = (
 
 
 def deduplicate_and_split() -> None:
-    """Read the four sections, write the three splits, what was removed, and which examples were found where."""
+    """Read the four sections; write the three splits, what was removed, and which examples were found where."""
     rules = stage_parameters.section("deduplicate", DeduplicateConfig)
-    shares = stage_parameters.section("split", SplitConfig)
+    split = stage_parameters.section("split", SplitConfig)
     against = stage_parameters.section("decontaminate", DecontaminateConfig)
     mixture = stage_parameters.section("mixture", MixtureConfig)
     sections = ["deduplicate", "split", "decontaminate", "mixture"]
     with (
         stage("deduplicate", sections, [paths.CLEAN]) as run,
-        pool(run, rules, shares, against, mixture) as workers,
+        pool(run, rules, split, against, mixture) as workers,
         atomic_folder(paths.CORPUS, checksums=False) as folder,
     ):
         unique = deduplicate(parts_of([paths.CLEAN]), rules, workers)
-        split = workers.map("split", split_part, [(part, shares) for part in unique])
-        counts = counts_of(split)
-        removed = [result / REMOVED for result in split]
+        split_results = workers.map("split", split_part, [(part, split) for part in unique])
+        counts = counts_of(split_results)
+        removed = [result / REMOVED for result in split_results]
         hits = []
         # Each side is compared with those already written. A pass writes what it removes, and the text is written last.
         for side in reversed(SPLITS):
             if side in HELD_OUT:
-                parts = [SidePart(side, result / f"{side}.parquet") for result in split]
+                parts = [SidePart(side, result / f"{side}.parquet") for result in split_results]
             else:
-                parts = [SidePart(side, (part, shares)) for part in unique]
+                parts = [SidePart(side, (part, split)) for part in unique]
             left = Counter[str]()
             for number, examples in enumerate(in_groups(_examples(side, against, folder), against)):
                 if number:

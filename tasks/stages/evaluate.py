@@ -34,7 +34,7 @@ from tasks.runtime.stage import Progress, main, stage
 from tasks.runtime.worker_pool import pool
 
 PROMPTS, WORDS, LONGEST = 3, 5, 40
-"""If no prompts are given: how many documents give one, of how many words, and of how many characters at most."""
+"""If no prompts are given: how many documents provide one, and its most words and characters."""
 TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
 
 
@@ -122,8 +122,8 @@ def _score(
 
 
 def _samples(loaded: Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
-    """Continuations, or fills by a model that does not continue text; each prompt has its own seed, or all
-    continuations would be alike.
+    """Continuations, or fills by a model that does not continue text; each prompt has its own seed, because otherwise
+    all continuations would be alike.
 
     Raises:
         UserError: a text of ``cloze`` is longer than the model's context.

@@ -20,7 +20,7 @@ from tasks.runtime.stage import main, stage
 
 
 def examples(name: str) -> None:
-    """Read the section ``examples.NAME`` of params.yaml, write its examples and count them."""
+    """Read the section ``examples.NAME`` of params.yaml; write its examples and count them."""
     section = f"examples.{name}"
     stage_parameters.section_names("examples")
     config = stage_parameters.section(section, ExamplesConfig)

@@ -102,7 +102,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.metrics |= {"no_answer_threshold": outcome.threshold} if task.unanswerable else {}
         run.metrics |= {} if outcome.untrained is None else {"score_untrained": outcome.untrained}
 
-        # The behavioural checks refer to all test examples, of which those predicted may be a sample.
+        # The behavioural checks refer to all test examples; those predicted may be only a sample.
         def ask(examples: list[Example]) -> list[Any]:
             input_format = input_format_of(pretrained.config.objective, pretrained.config.model)
             rows = encoded(examples, task, input_format, pretrained.tokenizer, pretrained.model.config.context)

@@ -20,7 +20,7 @@ from tasks.runtime.worker_pool import pool
 
 
 def ingest(name: str) -> None:
-    """Read the source ``sources.NAME`` of params.yaml, write its documents and what was quarantined."""
+    """Read the source ``sources.NAME`` of params.yaml; write its documents and what was quarantined."""
     section = f"sources.{name}"
     stage_parameters.section_names("sources")
     given = stage_parameters.read(section)
@@ -55,8 +55,8 @@ def ingest(name: str) -> None:
             [(worst, most)] = lost.most_common(1)
             raise UserError(
                 f"{worst.place}: {worst.reason} ({worst.detail}); {most:,} bytes of the file are not read, in all "
-                f"{missing / (size + missing):.2%} of the source; {share}: mend or replace the file, or take it out of "
-                f"{source.input}"
+                f"{missing / (size + missing):.2%} of the source; {share}: repair or replace the file, or take it "
+                f"out of {source.input}"
             )
         if bad and bad >= source.min_quarantined and bad > source.max_quarantined * (count + bad):
             record = next(iter(first.values()))

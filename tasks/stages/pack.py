@@ -1,4 +1,4 @@
-"""Stage pack: training and validation split as tokens (the test split is read as text).
+"""Stage pack: the training and validation splits as tokens (the test split is read as text).
 
 `python -m tasks.stages.pack NAME`
 """

@@ -14,7 +14,7 @@ from tasks.parameters import stage_parameters
 from tasks.runtime.stage import main, stage
 
 SHOWN = 10
-"""The number of paradigms that the last line names at most."""
+"""The most paradigms that the last line names."""
 
 
 def pairs(name: str) -> None:

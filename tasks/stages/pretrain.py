@@ -49,9 +49,9 @@ def pretrain(name: str) -> None:
     config, filled = pretrain_section(name)
     objective = build_objective(config.objective, f"{section}.objective")
     loop = config.training
-    spelled_by = stage_parameters.tokenizer_of(name)
-    tokens = paths.TOKENS / spelled_by
-    inputs = [tokens, paths.TOKENIZERS / spelled_by, *([Path(config.start.checkpoint)] if config.start else [])]
+    tokenizer_name = stage_parameters.tokenizer_of(name)
+    tokens = paths.TOKENS / tokenizer_name
+    inputs = [tokens, paths.TOKENIZERS / tokenizer_name, *([Path(config.start.checkpoint)] if config.start else [])]
     require_start(config, (), section)
     shown = {section: filled}
     with stage(f"pretrain-{name}", [section], inputs, training=True, filled=shown, model=name) as run:
@@ -60,7 +60,7 @@ def pretrain(name: str) -> None:
         ranks = join()
         if config.lora and ranks.sharding:
             raise UserError(f"{section}.lora: found a section, but the weights are sharded over GPUs; expected null")
-        tokenizer = open_tokenizer(paths.TOKENIZERS / spelled_by)
+        tokenizer = open_tokenizer(paths.TOKENIZERS / tokenizer_name)
         stores = [TokenStore(tokens / split) for split in SPLITS]
         for store in stores:
             store.require(tokenizer)

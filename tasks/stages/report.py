@@ -25,8 +25,8 @@ SECTIONS = ["models", "tokenizers", "pretrain", "evaluate", *FINETUNED, "fewshot
 
 def report() -> None:
     """Read the results of every model and GLUE-like task in the parameters and write the page."""
-    spelled_by = stage_parameters.models()
-    models = list(spelled_by)
+    tokenizers = stage_parameters.models()
+    models = list(tokenizers)
     seeds = stage_parameters.read("finetune.seeds")
     after = {transfer["task"]: transfer["after"] for transfer in stage_parameters.read("finetune.transfers")}
     tasks = dict.fromkeys(stage_parameters.name_list("finetune.tasks")) | after
@@ -38,7 +38,7 @@ def report() -> None:
         scores, pictures = finetuned(models, tasks, seeds, reported)
         pictures |= {f"{model}.svg": _figure(model, list(tasks), seeds) for model in models}
         evaluated = {model: metrics_of(f"evaluate-{model}") for model in models}
-        worth_it = worth(spelled_by, tasks)
+        worth_it = worth(tokenizers, tasks)
         text = render(
             "tasks/reporting/templates/report.md.j2",
             models={
@@ -51,11 +51,11 @@ def report() -> None:
             },
             worth=worth_it,
             finetuned=scores,
-            pairs=pairs(spelled_by, reported),
+            pairs=pairs(tokenizers, reported),
             fewshot=unfinetuned(),
             copied={model: metrics for model, metrics in evaluated.items() if "longest_copy" in metrics},
-            corpus=_corpus(spelled_by),
-            **_likelihoods(evaluated, spelled_by),
+            corpus=_corpus(tokenizers),
+            **_likelihoods(evaluated, tokenizers),
         )
         for model, page_text in worth_it.items():
             (new / WORTH.format(model)).write_text(page_text, encoding="utf-8")
@@ -69,7 +69,7 @@ def report() -> None:
     meters()
 
 
-def _likelihoods(evaluated: dict[str, dict[str, Any]], spelled_by: Mapping[str, str]) -> dict[str, Any]:
+def _likelihoods(evaluated: dict[str, dict[str, Any]], tokenizers: Mapping[str, str]) -> dict[str, Any]:
     """The columns of the table (each with its cells by model), what they measure, and the rows of simple models."""
     names = dict.fromkeys(name for figures in evaluated.values() for name in figures if name.endswith("bits_per_byte"))
     columns = {name: _best(_cells(evaluated, name, ".4f")) for name in names}
@@ -77,7 +77,7 @@ def _likelihoods(evaluated: dict[str, dict[str, Any]], spelled_by: Mapping[str, 
         columns["perplexity"] = _cells(evaluated, "perplexity", ".1f")
     # The results of the stage text-baseline, if it has run.
     simple: dict[str, dict[str, str]] = {}
-    for tokenizer in dict.fromkeys(spelled_by.values()):
+    for tokenizer in dict.fromkeys(tokenizers.values()):
         if not (paths.METRICS / f"text-baseline-{tokenizer}.json").is_file():
             continue
         figures = metrics_of(f"text-baseline-{tokenizer}")
@@ -93,7 +93,7 @@ def _likelihoods(evaluated: dict[str, dict[str, Any]], spelled_by: Mapping[str, 
         "columns": columns,
         "quantities": {name: QUANTITIES[name.removeprefix(LOSSY)] for name in names},
         "unknown": list(
-            dict.fromkeys(spelled_by[model] for model, figures in evaluated.items() if "unknown_rate" in figures)
+            dict.fromkeys(tokenizers[model] for model, figures in evaluated.items() if "unknown_rate" in figures)
         ),
         "excerpt": stage_parameters.read("evaluate").get("excerpt"),
         "simple": simple,
@@ -111,14 +111,14 @@ def _best(cells: dict[str, str]) -> dict[str, str]:
     return {model: f"**{cell}**" if cell == least else cell for model, cell in cells.items()}
 
 
-def _corpus(spelled_by: Mapping[str, str]) -> dict[str, Any]:
+def _corpus(tokenizers: Mapping[str, str]) -> dict[str, Any]:
     read, left = metrics_of("clean"), metrics_of("deduplicate")
     counts = [(name, count) for metrics in (read, left) for name, count in metrics.items() if count]
     removed = {
         level: [(name.removeprefix(begin), count) for name, count in counts if name.startswith(begin)]
         for level, begin in (("documents", "removed_documents_"), ("paragraphs", "removed_paragraphs_"))
     }
-    names = dict.fromkeys(spelled_by.values())
+    names = dict.fromkeys(tokenizers.values())
     spelled = {name: metrics_of(f"pack-{name}") | metrics_of(f"tokenizer-{name}") for name in names}
     return {"read": read, "left": left, "removed": removed, "tokenizers": spelled}
 

@@ -18,7 +18,7 @@ from tasks.runtime.stage import main, stage
 
 
 def tokenizer(name: str) -> None:
-    """Read section ``tokenizers.NAME``, write the tokenizer's folder."""
+    """Read section ``tokenizers.NAME`` and write the tokenizer's folder."""
     section = f"tokenizers.{name}"
     config = stage_parameters.section(section, TokenizerConfig)
     target = paths.TOKENIZERS / name

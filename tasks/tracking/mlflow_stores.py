@@ -1,6 +1,6 @@
 """MLflow's stores: a server, or a SQLite file with a folder next to it. Used wherever one is opened.
 
-The pipeline's publisher and the flow's registry open the same store; this is what they must do alike.
+The pipeline's publisher and the flow's registry open the same store; this file does what both must do in the same way.
 """
 
 import contextlib
@@ -104,7 +104,7 @@ def experiment(client: Any, uri: str, name: str, note: str = "") -> tuple[str, d
 
 
 def artifacts_of(uri: str) -> str | None:
-    """Where a store's artifacts are: next to the SQLite file; None for a server, which knows by itself."""
+    """Where a store's artifacts are: next to the SQLite file; None for a server, which has its own setting."""
     return (Path(uri.removeprefix(SQLITE)).parent / "artifacts").as_uri() if uri.startswith(SQLITE) else None
 
 

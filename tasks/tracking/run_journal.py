@@ -1,4 +1,4 @@
-"""The record of a run: one file of JSON lines, which its process writes and ``tasks/tracking`` sends to MLflow.
+"""The record of a run: one file of JSON lines, which its process writes and ``tasks/publishing`` sends to MLflow.
 
 A message is one ``write`` to the page cache, which survives the process and never waits. It is not flushed to the disk:
 what is lost when the machine crashes is repeated by a training run that resumes from its snapshot (which is flushed).
@@ -125,7 +125,7 @@ def end_status(path: Path) -> tuple[str | None, bool]:
 
 
 def publisher_of(store: str) -> Path:
-    """The file that the publisher of an MLflow of this name locks; it says what is wrong, if anything is."""
+    """The file that the publisher for the MLflow of this name locks; its content says what is wrong, if anything is."""
     return JOURNALS / f"{store}.publisher"
 
 

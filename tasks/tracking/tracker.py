@@ -40,7 +40,8 @@ class Tracker:
         self._unkept: list[Mapping[str, object]] = []
         """Messages that do not fit on the disk; they are tried again with the next one."""
         self._known: set[tuple[str, int]] = set()
-        """Points (name, step) from before an interruption, which a training run repeats, and nothing records again."""
+        """Points (name, step) from before an interruption, which a training run repeats and which are not recorded
+        again."""
         self._step = 0
 
     def open(self, params: Mapping[str, object], inputs: Mapping[str, str], tags: Mapping[str, str]) -> None:

@@ -274,8 +274,8 @@ def test_stale_shell_variables_are_dropped_with_one_warning(child):
     assert not [name for name in of_mlflow | of_ranks | of_a_hook if f"'{name}'" in done.stdout]
     assert "MLFLOW_TRACKING_TOKEN" in done.stdout
     second, first = done.stderr.splitlines()
-    assert first.startswith("warning: MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, MLFLOW_REGISTRY_URI of the shell ignored: ")
-    assert second.startswith("warning: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT of the shell ignored: ")
+    assert first.startswith("warning: ignoring MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, MLFLOW_REGISTRY_URI from the shell")
+    assert second.startswith("warning: ignoring RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT from the shell")
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_ingest_fails_on_a_large_damaged_file(small):
     assert re.match(
         r"error: data/most\.jsonl\.gz:2: damaged_file \(.*\); \d\d\d,\d\d\d bytes of the file are not read", line
     )
-    assert "% of the source; expected a share of at most 0.01 (sources.own.max_quarantined): mend or replace" in line
+    assert "% of the source; expected a share of at most 0.01 (sources.own.max_quarantined): repair or replace" in line
     assert kept(small)[0]["lost_bytes"] > 100_000
     (small.root / "data/most.jsonl.gz").write_bytes(packed[:500])  # how much there was, nobody can say
     out, _ = small.run("tasks.stages.ingest", "own")

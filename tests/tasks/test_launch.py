@@ -78,7 +78,7 @@ def test_permanent_failure_is_not_retried(tmp_path, monkeypatch, kind):
             "error: RANK: 3, WORLD_SIZE: 8; torchrun has not started this process",
         ),
         ({"RANK": "0", "WORLD_SIZE": "8"}, 2, "", "error: RANK: 0, WORLD_SIZE: 8; torchrun has not started"),
-        ({"MLFLOW_RUN_ID": "77"}, 0, "\u2581 []\n", "warning: MLFLOW_RUN_ID of the shell ignored"),
+        ({"MLFLOW_RUN_ID": "77"}, 0, "\u2581 []\n", "warning: ignoring MLFLOW_RUN_ID from the shell"),
         ({"PYTHONIOENCODING": "ascii"}, 0, "\\u2581 []\n", ""),
     ],
 )

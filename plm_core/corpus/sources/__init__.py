@@ -1,4 +1,4 @@
-"""The sources of text: one file per source, one line each here. Used by the ingest stage.
+"""The sources of text: one file per source, one line each here; ``source.py`` has what all share. For stage ingest.
 
 A section of ``sources`` names its reader; its other fields are those of that reader's class.
 """

@@ -34,7 +34,7 @@ class Folder(Records):
     """What separates the columns of a .csv, one character such as ``;``."""
     split: str | int | None = None
     """What a document is in a .txt: a line (``lines``), what is between blank lines (``blank_lines``), or a number of
-    lines up to twice as many, until a blank line; null: the whole file. Its id is the file's name and the line."""
+    lines, up to twice as many, ending at a blank line; null: the whole file. Its id is the file's name and the line."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +105,7 @@ class Files:
         return documents_of(self._records(), self.folder)
 
     def _records(self) -> Iterator[tuple[str, str, Record]]:
-        """Each record with its place and the id that it has if it states none."""
+        """Each record with its place and its default id."""
         given = self.folder
         root = Path(given.input)
         for file in self.files:
@@ -123,7 +123,7 @@ class Files:
 
 
 def _hidden(path: Path, root: Path) -> str | None:
-    """The part of a name below a folder that hides a file: copies of editors and systems, which nobody sees."""
+    """The part of a path below a folder that hides a file, such as a copy that an editor has made."""
     return next((part for part in path.relative_to(root).parts if part.startswith(".")), None)
 
 

@@ -24,12 +24,12 @@ PATIENCE = 10
 
 
 def endpoint() -> str:
-    """The hub's address, or that of another one: ``HF_ENDPOINT``."""
+    """The address of the hub; ``HF_ENDPOINT`` names another one."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 
 def require_hub() -> None:
-    """One request; OSError if the hub does not answer, whatever the answer is."""
+    """Send one request; OSError if the hub does not answer. Any answer will do."""
     request = urllib.request.Request(endpoint(), method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=PATIENCE).close()

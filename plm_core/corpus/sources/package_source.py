@@ -33,7 +33,7 @@ class Manifest:
 
 
 def _pinned(path: Path) -> tuple[Manifest, Traversable]:
-    """The manifest of a package, and its folder ``data``; UserError if not this version is installed."""
+    """The manifest of a package, and its folder ``data``; UserError if another version, or none, is installed."""
     manifest = from_json(Manifest, path, "the manifest of the corpus package (JSON)")
     try:
         installed = importlib.metadata.version(manifest.package)

@@ -212,7 +212,7 @@ def test_parquet_that_crashes_its_reader_is_quarantined(tmp_path, monkeypatch, n
     (tmp_path / "y.txt").write_text("good")
     bad, good = read(tmp_path)
     assert (bad.place, bad.reason, good.text) == (f"{tmp_path}/x.parquet:1", "damaged_file", "good")
-    assert bad.detail == "reading it crashes, or takes more than 4 GiB; what is before this place was read"
+    assert bad.detail == "reading it crashes, or takes more than 4 GiB; everything before this place was read"
     assert bad.lost_bytes == (tmp_path / "x.parquet").stat().st_size
 
 

@@ -18,7 +18,7 @@ def test_yaml_boolean_as_a_name_is_refused_unless_quoted(name, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     PARAMS.write_text(f"options:\n  other: 'x'\n  {name}: 'right'\n")
     with pytest.raises(
-        UserError, match=rf"^params\.yaml:3: {name} as a name is true or false in YAML; expected it in q"
+        UserError, match=rf"^params\.yaml:3: {name} is true or false in YAML, not a name; expected it in q"
     ):
         read("options")
     PARAMS.write_text(f"options:\n  '{name}': yes\n")
