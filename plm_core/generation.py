@@ -129,6 +129,11 @@ class LayerCache:
         self.pair = (k, v)
         return self.pair
 
+    def reorder(self, rows: Tensor) -> None:
+        """Continue from these rows ``[B]``, of which one may be there several times."""
+        if self.pair is not None:
+            self.pair = (self.pair[0][rows], self.pair[1][rows])
+
 
 class KVCache:
     """The cache of a model; it is empty at first."""
@@ -138,6 +143,12 @@ class KVCache:
         self.layers = [LayerCache() for _ in range(model.config.layers)]
         self.attention_mask: Tensor | None = None
         """``[B, P]``, false where an id was padding."""
+
+    def reorder(self, rows: Tensor) -> None:
+        """Continue from these rows ``[B]``."""
+        for layer in self.layers:
+            layer.reorder(rows)
+        self.attention_mask = None if self.attention_mask is None else self.attention_mask[rows]
 
     def read(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Ids ``[B, T]`` that continue what was read before, to hidden states ``[B, T, D]``.

@@ -4,17 +4,21 @@ from dataclasses import replace
 
 import torch
 
+from plm_core.configs.architectures import EncoderDecoderConfig
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
+from plm_core.models.t5 import T5, T5Config
+from plm_core.models.transformer import Transformer
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.objectives.replaced import Replaced
+from plm_core.objectives.span_corruption import SpanCorruption
 
 SIZES = {"vocab_size": 307, "context": 29, "layers": 2, "heads": 3, "width": 24, "dropout": 0.0}
 
@@ -36,6 +40,8 @@ PAPERS = {
         XLNetConfig(**SIZES, memory=11),
         Permutation(predict=3, reuse=17, packing="documents"),
     ),
+    "t5": (T5, T5Config(**SIZES, gated=True, sentinels=7), SpanCorruption(rate=0.25)),
+    "transformer": (Transformer, EncoderDecoderConfig(**SIZES, sentinels=7), SpanCorruption()),
     "gpt_bert": (Llama, LlamaConfig(**SIZES, kv_heads=1), Hybrid(masked_rows=0.5, rate=0.3)),
     "gpt_bert_documents": (GPT, GPTConfig(**SIZES), Hybrid(packing="documents", masked_rows=0.6, rate=0.3)),
 }

@@ -140,6 +140,8 @@ class Kind:
     """Whether each example has its own texts to choose from."""
     has_options = True
     """Whether an answer is the id of a label, so that a language model can be asked which one is likeliest."""
+    writes_texts = False
+    """Whether an answer is a text that is written token by token."""
     has_checks = True
     """Whether there are behavioural checks."""
     head = "plm_core.finetuning.task_heads:CLASSES"

@@ -36,7 +36,7 @@ class TransformerConfig:
     training text (``plm_core.text.cooccurrence``), which a run of a few minutes has no time to learn."""
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
+        if self.width % self.heads and getattr(self, "head_width", None) is None:
             raise ValueError(f"heads: {self.heads} does not divide width {self.width}")
 
 
@@ -194,6 +194,52 @@ class XLNetConfig(TransformerConfig):
             raise ValueError(f"width: {self.width}; expected an even number, because distances are sines and cosines")
 
 
+@section
+class EncoderDecoderConfig(TransformerConfig):
+    """Section ``model`` of an encoder-decoder Transformer. Encoder and decoder have the same sizes."""
+
+    inner: PositiveInt | None = None
+    """The size of the feed-forward layers; null for 4 times ``width``."""
+    sentinels: PositiveInt = 100
+    """How many tokens can stand for a span that is left out of a text. They are not tokens of any text."""
+    first_sentinel: PositiveInt | None = None
+    """The id of the first sentinel; those of the others decrease, as in T5. null: they follow the tokenizer's ids. A
+    tokenizer published with a T5 has sentinels of its own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Filled in, so that a checkpoint says what its sizes are.
+        object.__setattr__(self, "inner", self.inner or 4 * self.width)
+        if self.first_sentinel is None:
+            object.__setattr__(self, "first_sentinel", self.vocab_size + self.sentinels - 1)
+
+    @property
+    def rows(self) -> int:
+        """How many ids have an embedding: those of the tokenizer, and sentinels that it does not have."""
+        assert self.first_sentinel is not None
+        return max(self.vocab_size, self.first_sentinel + 1)
+
+
+@section
+class T5Config(EncoderDecoderConfig):
+    """Section ``model`` of a T5, whose relative positions have no limit."""
+
+    head_width: PositiveInt | None = None
+    """The size of a head; null for ``width`` / ``heads``, which must then be whole."""
+    gated: bool = False
+    """Whether the feed-forward layer is gated by a GELU, as in T5 1.1, or has one ReLU, as in the first T5."""
+    tied: bool = True
+    """Whether the output layer is the token embedding, as in the first T5, or has weights of its own, as in T5 1.1."""
+    buckets: PositiveInt = 32
+    """How many groups of distances have a bias of their own."""
+    max_distance: PositiveInt = 128
+    """From this distance on, all have the same bias."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "head_width", self.head_width or self.width // self.heads)
+
+
 _GPT2 = {"vocab_size": 50257, "context": 1024}
 _GPT3 = {"vocab_size": 50257, "context": 2048}
 _LLAMA1: dict[str, float] = {"vocab_size": 32000, "context": 2048, "tied": False}
@@ -243,6 +289,23 @@ _ELECTRA = {
     "base": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 12, "width": 768, "generator_heads": 4},
     "large": {"vocab_size": 30522, "context": 512, "layers": 24, "heads": 16, "width": 1024},
 }
+_SEQUENCES = {"context": 512, "vocab_size": 37_000}
+_TRANSFORMER = {
+    # Vaswani et al. 2017, table 3; the vocabulary is that of English-German (section 5.1).
+    "base": _SEQUENCES | {"layers": 6, "heads": 8, "width": 512, "dropout": 0.1},
+    "big": _SEQUENCES | {"layers": 6, "heads": 16, "width": 1024, "dropout": 0.3},
+}
+_T5_1 = {"vocab_size": 32128, "context": 512, "head_width": 64}
+_T5_11 = _T5_1 | {"gated": True, "tied": False}
+_T5 = {
+    # Raffel et al. 2020, section 3.7, and the released models, which count the sentinels among 32,128 ids.
+    "small": _T5_1 | {"layers": 6, "heads": 8, "width": 512, "inner": 2048},
+    "base": _T5_1 | {"layers": 12, "heads": 12, "width": 768, "inner": 3072},
+    "large": _T5_1 | {"layers": 24, "heads": 16, "width": 1024, "inner": 4096},
+    "1.1-small": _T5_11 | {"layers": 8, "heads": 6, "width": 512, "inner": 1024},
+    "1.1-base": _T5_11 | {"layers": 12, "heads": 12, "width": 768, "inner": 2048},
+    "1.1-large": _T5_11 | {"layers": 24, "heads": 16, "width": 1024, "inner": 2816},
+}
 _XLNET = {
     # Yang et al. 2019, appendix A.4.1 (large) and the released base model; the vocabulary is that of both.
     "base": {"vocab_size": 32000, "context": 512, "layers": 12, "heads": 12, "width": 768, "memory": 384},
@@ -279,6 +342,10 @@ MODELS = {
     ),
     "electra": Architecture(ELECTRAConfig, _ELECTRA, ("replaced",), place="plm_core.models.electra:ELECTRA"),
     "xlnet": Architecture(XLNetConfig, _XLNET, ("causal", "permutation"), place="plm_core.models.xlnet:XLNet"),
+    "transformer": Architecture(
+        EncoderDecoderConfig, _TRANSFORMER, ("span_corruption",), place="plm_core.models.transformer:Transformer"
+    ),
+    "t5": Architecture(T5Config, _T5, ("span_corruption",), place="plm_core.models.t5:T5"),
 }
 """The architectures by name; the only such table."""
 
@@ -310,6 +377,6 @@ def differing_sizes(ours: Any, theirs: Any) -> list[str]:
     it, as in section 2.2.2 of ModernBERT's paper.
     """
     free = set(_NOT_COMPUTED)
-    if isinstance(ours, LlamaConfig | ModernBERTConfig | XLNetConfig):
+    if isinstance(ours, LlamaConfig | ModernBERTConfig | XLNetConfig | EncoderDecoderConfig):
         free |= {"context", "rope_base"} if ours.context > theirs.context else {"context"}
     return [name for name, value in vars(ours).items() if name not in free and value != vars(theirs)[name]]

@@ -18,7 +18,7 @@ from plm_core.corpus.normalize import words_of
 from plm_core.corpus.shingles import words
 from plm_core.evaluation.train_overlap import NGRAM, Search
 from plm_core.objectives import OBJECTIVES
-from plm_core.text.tokenizers import CLS, MASK, PIECES, SEP, Tokenizer
+from plm_core.text.tokenizers import CLS, EOS, MASK, PAD, PIECES, SEP, Tokenizer
 from plm_core.training.device import Device
 
 Filler = Callable[[Any, Tokenizer, str, Device], list[tuple[str, float]]]
@@ -45,13 +45,31 @@ def fill(model: Any, tokenizer: Tokenizer, text: str, device: Device) -> list[tu
     before, after = (tokenizer.encode(part) for part in around_blank(text))
     start = [CLS, *before]
     ids = torch.tensor([[*start, MASK, *after, SEP]], device=device.device)
+    _require_room(text, ids, model)
+    model.eval()
+    return _likeliest(model.predict(ids, torch.tensor([[len(start)]], device=device.device))[0, 0], tokenizer)
+
+
+@torch.no_grad()
+def fill_span(model: Any, tokenizer: Tokenizer, text: str, device: Device) -> list[tuple[str, float]]:
+    """As ``fill``, for a model that writes what a sentinel stands for: the first piece of it."""
+    before, after = (tokenizer.encode(part) for part in around_blank(text))
+    ids = torch.tensor([[*before, model.config.first_sentinel, *after, EOS]], device=device.device)
+    _require_room(text, ids, model)
+    model.eval()
+    written = torch.tensor([[PAD, model.config.first_sentinel]], device=device.device)
+    return _likeliest(model.logits(model.decode(written, model.encode(ids)))[0, -1, : tokenizer.vocab_size], tokenizer)
+
+
+def _require_room(text: str, ids: torch.Tensor, model: Any) -> None:
     if ids.shape[1] > model.config.context:
         raise ValueError(
             f"cloze: {text!r} is {ids.shape[1]} tokens long; expected at most the model's context, "
             f"{model.config.context}"
         )
-    model.eval()
-    logits = model.predict(ids, torch.tensor([[len(start)]], device=device.device))[0, 0]
+
+
+def _likeliest(logits: torch.Tensor, tokenizer: Tokenizer) -> list[tuple[str, float]]:
     logits[: len(PIECES)] = float("-inf")
     probabilities, tokens = logits.softmax(dim=-1).topk(MOST)
     return [(tokenizer.piece(token), p) for token, p in zip(tokens.tolist(), probabilities.tolist(), strict=True)]

@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from plm_core.benchmarks.task import KINDS
 from plm_core.finetuning.featurize import InputRow
-from plm_core.finetuning.input_formats import InputFormat
+from plm_core.finetuning.input_formats import InputFormat, mean_state
 from plm_core.finetuning.task_heads import CLASSES, NOWHERE, ExampleBatch, Predicted, TaskHead, padded
+from plm_core.finetuning.text_writer import TextModel
 from plm_core.objectives.objective import IGNORED, Batch, Carry, Loss
 from plm_core.text.tokenizers import PAD
 
@@ -55,8 +56,8 @@ class Classifier(nn.Module):
                 nn.init.normal_(layer.weight, std=backbone.config.initializer_range)
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, batch: ExampleBatch) -> Tensor:
-        """The outputs: logits ``[B, C]`` of the classes, a number ``[B, 1]``, logits of the choices ``[B, K]``, of the
+    def forward(self, batch: ExampleBatch, answers: bool = True) -> Tensor:
+        """The outputs, of which ``answers`` leaves out none: logits ``[B, C]`` of the classes, a number ``[B, 1]``, logits of the choices ``[B, K]``, of the
         tags at each place ``[B, P, C]``, of the places where the answer begins and ends ``[B, 2, P]``, or vectors of
         length 1 ``[B, K, D]``."""
         return self._outputs(batch, self._states(batch))
@@ -90,9 +91,7 @@ class Classifier(nn.Module):
             rows = torch.arange(len(states), device=states.device)[:, None]
             vectors = states[rows, batch.places.clamp(min=0)]  # type: ignore[attr-defined]
         elif self.kind.reads == "mean":
-            read = torch.arange(states.shape[1], device=states.device) < batch.lengths.flatten()[:, None]
-            exact = states.to(torch.promote_types(states.dtype, torch.float32)).where(read[..., None], 0)
-            vectors = (exact.sum(1) / read.sum(1, keepdim=True)).unflatten(0, batch.lengths.shape)
+            vectors = mean_state(states, batch.lengths.flatten()).unflatten(0, batch.lengths.shape)
         else:
             summaries = self.input_format.summary(self.backbone, states, batch.lengths.flatten())
             vectors = summaries.unflatten(0, batch.lengths.shape)
@@ -136,7 +135,7 @@ def collate(rows: Sequence[InputRow], most: int | None = None, kind: TaskHead = 
     sequences = [row.sequences for row in rows]
     columns = {
         "inputs": torch.tensor([[s.ids + [PAD] * (T - len(s.ids)) for s in some] for some in sequences]),
-        "targets": torch.tensor([kind.target(row, T) for row in rows]),
+        "targets": torch.tensor(kind.targets(rows, T)),
         "segments": torch.tensor([[s.segments + [0] * (T - len(s.ids)) for s in some] for some in sequences]),
         "lengths": torch.tensor([[len(s.ids) for s in some] for some in sequences]),
     }
@@ -146,16 +145,19 @@ def collate(rows: Sequence[InputRow], most: int | None = None, kind: TaskHead = 
 
 
 @torch.no_grad()
-def predict(model: Classifier, rows: Sequence[InputRow], batch: int, device: torch.device) -> Predicted:
-    """Predict in batches of similar length, without dropout."""
+def predict(
+    model: Classifier | TextModel, rows: Sequence[InputRow], batch: int, device: torch.device, answers: bool = True
+) -> Predicted:
+    """Predict in batches of similar length, without dropout. Without ``answers``, texts are not written: only the loss
+    counts."""
     model.eval()
     order = sorted(range(len(rows)), key=lambda i: rows[i].longest)
     parts = []
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
         part = collate([rows[i] for i in chosen], kind=model.kind)
-        parts.append((chosen, part, model(part.to(device)).double()))
-    answers: list[Any] = [None] * len(rows)
+        parts.append((chosen, part, model(part.to(device), answers).double()))
+    predicted: list[Any] = [None] * len(rows)
     confidences = [math.nan] * len(rows)
     total = 0.0
     count = 0
@@ -164,5 +166,5 @@ def predict(model: Classifier, rows: Sequence[InputRow], batch: int, device: tor
         total += float(model.kind.loss(outputs, part.targets))
         count += int(part.num_targets)
         for i, (answer, confidence) in zip(chosen, model.kind.answers(outputs, part), strict=True):
-            answers[i], confidences[i] = answer, confidence
-    return Predicted(answers, confidences, total / count)
+            predicted[i], confidences[i] = answer, confidence
+    return Predicted(predicted, confidences, total / count)

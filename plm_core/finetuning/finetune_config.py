@@ -13,7 +13,7 @@ from plm_core.config import Probability, digest, section
 from plm_core.shared.files import sha256_file
 from plm_core.training.training_config import AnomalyConfig, LoopConfig, LoRAConfig, OptimizerConfig, Precision
 
-PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
+PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training", "texts")
 """The fields that a result depends on. The lists of tasks and seeds are not among them: adding one reruns no other."""
 READING = "long texts in parts, numbers in standard deviations"
 """How examples become rows with labels. It is part of ``rule``: results obtained differently are never compared."""
@@ -83,6 +83,19 @@ class Recipe:
 
 
 @section
+class TextRecipe:
+    """Section ``finetune.texts``: how answers that are texts are learned and written (``translation`` and
+    ``summarization``). The defaults are those of Vaswani et al. 2017."""
+
+    beams: PositiveInt = 4
+    """How many texts are continued at a time; 1 for the likeliest token each time."""
+    length_penalty: NonNegativeFloat = 0.6
+    """Alpha of Wu et al. 2016, equation 14: the larger, the longer the answers; with 0 they are short."""
+    label_smoothing: Probability = 0.1
+    """The share of a target's probability that is spread over the vocabulary in training."""
+
+
+@section
 class FinetuneConfig:
     """Section ``finetune`` of the parameters."""
 
@@ -106,6 +119,8 @@ class FinetuneConfig:
     special tokens that causal pretraining never reads keep their random initial values."""
     training: Recipe
     """The training recipe, the same for every task."""
+    texts: TextRecipe = field(default_factory=TextRecipe)
+    """For tasks whose answers are texts."""
 
     def __post_init__(self) -> None:
         every = [*self.tasks, *(transfer.task for transfer in self.transfers)]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from plm_core.objectives import OBJECTIVES
-from plm_core.text.tokenizers import BOS, CLS, SEP
+from plm_core.text.tokenizers import BOS, CLS, EOS, SEP
 
 Part = tuple[int | Literal["a", "b"], int]
 """A special token, or the place of a text; and its segment."""
@@ -49,6 +49,8 @@ class InputFormat:
     predicts_next: bool = False
     """Whether the state of each token predicts the next one, so that the language model's loss can be added to the
     task's."""
+    writer: str | None = None
+    """How such a model writes a text as an answer: a ``plm_core.finetuning.text_writer.Writer``. None: it cannot."""
     unread: tuple[int, ...] = ()
     """Special tokens that pretraining never reads, so that the softmax has pushed their embeddings in one direction."""
 
@@ -96,6 +98,13 @@ def _last(model: Any, states: Tensor, lengths: Tensor) -> Tensor:
     return states[torch.arange(len(states), device=states.device), lengths - 1]
 
 
+def mean_state(states: Tensor, lengths: Tensor) -> Tensor:
+    """The mean ``[B, D]`` of the states ``[B, T, D]`` of rows with these lengths ``[B]``."""
+    read = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+    exact = states.to(torch.promote_types(states.dtype, torch.float32)).where(read[..., None], 0)
+    return exact.sum(1) / lengths[:, None]
+
+
 EXTRACT = InputFormat(
     single=((BOS, 0), ("a", 0), (CLS, 0)),
     pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
@@ -107,6 +116,7 @@ EXTRACT = InputFormat(
     projected=False,
     both_orders=True,
     predicts_next=True,
+    writer="plm_core.finetuning.text_writer:AFTER_PROMPT",
     unread=(BOS, SEP, CLS),
 )
 """Radford et al. 2018, section 3.3: start, text, extract; start, A, delimiter, B, extract, for similarity in both
@@ -135,6 +145,19 @@ CLS_LAST = InputFormat(
     projected=True,
 )
 """Yang et al. 2019, section 2.5 and the released code: CLS is last, and its content state goes through a new layer."""
+
+
+ENCODED = InputFormat(
+    single=(("a", 0), (EOS, 0)),
+    pair=(("a", 0), (EOS, 0), ("b", 0), (EOS, 0)),
+    question=((CLS, 0), ("a", 0), (EOS, 0), ("b", 0), (EOS, 0)),
+    states=_encoded,
+    summary=lambda model, states, lengths: mean_state(states, lengths),
+    projected=False,
+    writer="plm_core.finetuning.text_writer:FROM_SOURCE",
+)
+"""The encoder of an encoder-decoder: each text ends as its rows do in training, and the mean of the states represents
+the example (Ni et al. 2022, "Sentence-T5", section 3.2). CLS means no answer, as in ``CLS_FIRST``."""
 
 
 def input_format_of(objective: str, model: Mapping[str, Any] = MappingProxyType({})) -> InputFormat:

@@ -6,6 +6,7 @@ Shapes: B rows, K sequences a row, T positions, P places of a row, C outputs. A 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 
 from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task import KINDS, GlueTask
+from plm_core.config import UserError
 from plm_core.evaluation.answers import parts_of
 from plm_core.evaluation.example_counts import answer_f1, exact_match, ranks
 from plm_core.finetuning.featurize import InputRow, Rows, characters, equal_parts, windows
@@ -29,8 +31,10 @@ LONGEST_QUESTION = 64
 """Tokens, as in the released code of Devlin et al. 2019 (``max_query_length``); at most half of the room."""
 TEMPERATURE = 0.05
 """The temperature that divides cosines in the loss, as in Gao et al. 2021, section 3, and sentence-transformers."""
-NOWHERE = -1
-"""The position that fills up a row's places."""
+NOWHERE = NO_TOKEN = -1
+"""The position that fills up a row's places, and the id that fills up a text."""
+TEXT_MULTIPLE = 8
+"""The lengths to which texts are padded are multiples of it."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +137,9 @@ class TaskHead:
     """How a kind of task is learned. This class is for classes: -sum log p(class), in nats (Radford et al. 2018,
     equation 4)."""
 
-    reads: Literal["row", "sequence", "place", "mean"] = "row"
+    reads: Literal["row", "sequence", "place", "mean", "text"] = "row"
     """The input of the head: the sum of the summaries of a row's sequences, each summary, the states of places, or the
-    mean state of each sequence."""
+    mean state of each sequence; or none, because the answer is a text."""
     batch: type[ExampleBatch] = ExampleBatch
 
     def rows(
@@ -168,6 +172,10 @@ class TaskHead:
     def target(self, row: InputRow, length: int) -> Any:
         """The target of a row in a batch of sequences of this length."""
         return row.label
+
+    def targets(self, rows: Sequence[InputRow], length: int) -> list[Any]:
+        """The targets of the rows of a batch."""
+        return [self.target(row, length) for row in rows]
 
     def outputs(self, labels: int) -> int:
         """C, by the number of labels; 0 for a head that passes on what it reads."""
@@ -450,9 +458,73 @@ class Search(TaskHead):
         return [(rank, math.nan) for rank in ranks(queries, passages, query_vectors, ordered)]
 
 
+@dataclass(frozen=True)
+class TextBatch(ExampleBatch):
+    """Sources, and the texts to be written: ``targets`` [B, N] token ids, ``IGNORED`` after their end."""
+
+    @property
+    def num_targets(self) -> Tensor:
+        """Scalar: the number of tokens."""
+        return (self.targets != IGNORED).sum()
+
+
+class Texts(TaskHead):
+    """A text is written token by token (``text_writer``); of several right ones the first is learned."""
+
+    reads = "text"
+    batch = TextBatch
+
+    def rows(
+        self, example: Example, task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
+    ) -> list[InputRow]:
+        """The source, cut at its end, and the text with its EOS.
+
+        Raises:
+            UserError: such models write no texts, or the text is longer than they can write.
+        """
+        if input_format.writer is None:
+            raise UserError(f"finetune.tasks: {task.name} asks for a text, which this model cannot write")
+        writer = resolve_name(input_format.writer)
+        text = [*tokenizer.encode(KINDS[task.kind].gold(task, example)[0]), EOS]
+        most_source, most_text = writer.room(context, len(text))
+        if len(text) > most_text:
+            raise UserError(
+                f"examples.{task.name}: the text of example {example.id} has {len(text)} tokens; expected at most "
+                f"{most_text} for model.context {context}: leave it out, or train a model with a longer context"
+            )
+        ids = tokenizer.encode(example.a)
+        most = free_positions(writer.source, most_source)
+        return [InputRow([encode_parts(writer.source, {"a": ids[:most]})], text, cut=most < len(ids))]
+
+    def targets(self, rows: Sequence[InputRow], length: int) -> list[Any]:
+        """Padded to a multiple of ``TEXT_MULTIPLE``, so that compiled models see few lengths."""
+        texts = [row.label for row in rows if isinstance(row.label, list)]
+        longest = max(map(len, texts))
+        return [padded(text, longest + -longest % TEXT_MULTIPLE, IGNORED) for text in texts]
+
+    def outputs(self, labels: int) -> int:
+        return 0
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs[:, 0].sum()
+
+    def answers(self, outputs: Tensor, batch: Any) -> list[tuple[Any, float]]:
+        """The tokens of each text, and their probability."""
+        rows = outputs[:, 1:].tolist()
+        return [
+            ([int(token) for token in tokens if token != NO_TOKEN], math.exp(-nats) if nats >= 0 else math.nan)
+            for nats, *tokens in (row or [math.nan] for row in rows)
+        ]
+
+    def combined(self, task: GlueTask, read: AnsweredRows, threshold: float) -> tuple[Any, float]:
+        """The text."""
+        return read.tokenizer.decode(read.answers[0]).strip(), read.confidences[0]
+
+
 def padded(values: Sequence[int], length: int, filler: int) -> list[int]:
     """The values, filled up to a length."""
     return [*values, *[filler] * (length - len(values))]
 
 
-CLASSES, NUMBERS, CHOICES, TAGS, SPANS, SEARCH = TaskHead(), Numbers(), Choices(), Tags(), Spans(), Search()
+CLASSES, NUMBERS, CHOICES, TAGS = TaskHead(), Numbers(), Choices(), Tags()
+SPANS, SEARCH, TEXTS = Spans(), Search(), Texts()

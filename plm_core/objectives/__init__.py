@@ -12,6 +12,7 @@ from plm_core.objectives.masked import Masked
 from plm_core.objectives.objective import Objective, Quantity
 from plm_core.objectives.permutation import Permutation
 from plm_core.objectives.replaced import Replaced
+from plm_core.objectives.span_corruption import SpanCorruption
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "causal": Causal,
@@ -19,6 +20,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "masked": Masked,
     "permutation": Permutation,
     "replaced": Replaced,
+    "span_corruption": SpanCorruption,
 }
 
 QUANTITIES: dict[str, Quantity] = {

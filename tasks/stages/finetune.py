@@ -13,9 +13,10 @@ its evidence is written: that is how the gate compares a champion with a challen
 import argparse
 import math
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ import torch
 from plm_core import checkpoint
 from plm_core.benchmarks.behaviour_checks import COLUMNS, FILE, check_counts, read_checks, run_behaviour_checks
 from plm_core.benchmarks.example_readers import SPLITS, Example, file_of
-from plm_core.benchmarks.task import GlueTask, read_examples, verified_task
+from plm_core.benchmarks.task import KINDS, GlueTask, read_examples, verified_task
 from plm_core.config import join_names
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.evaluation.sealed_csv import write_rows, write_sealed
@@ -33,6 +34,7 @@ from plm_core.finetuning.featurize import Batching, Rows, encoded, read_rows
 from plm_core.finetuning.finetune_config import PARAMETERS, FinetuneConfig
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.task_heads import Predicted
+from plm_core.finetuning.text_writer import TextModel
 from plm_core.objectives.objective import Batch
 from plm_core.shared import paths
 from plm_core.text.samplers import stream_seed
@@ -51,7 +53,7 @@ from tasks.runtime.training_monitor import follow, snapshots_folder, write_curve
 class FinetuneOutcome(NamedTuple):
     """A fine-tuned model and its answers to the test examples."""
 
-    classifier: Classifier
+    classifier: Classifier | TextModel
     reports: list[StepMetrics]
     train: Rows
     test: Rows
@@ -170,7 +172,7 @@ def fit(
     train_set, valid_set, test_set = sets
     batching = Batching([row.longest for row in train_set.encoded], config.training.batch, stream_seed(seed, "order"))
     loop = config.training.loop(batching.epoch, seed)
-    classifier = new_classifier(pretrained, task, config, seed).to(device.device)
+    classifier = new_classifier(pretrained, task, config, seed, train_set).to(device.device)
     scale = classifier.kind.scale(train_set)
     train_set, valid_set = scale.standardized(train_set), scale.standardized(valid_set)
     most_tokens = pretrained.model.config.context if loop.compile else None
@@ -179,8 +181,9 @@ def fit(
         return collate([train_set.encoded[i] for i in batching.at(step)], most_tokens, classifier.kind)
 
     def validate(_: Evaluate) -> Validation:
-        held_out = predict(classifier, valid_set.encoded, loop.batch, device.device)
-        by_score = config.training.best_by == "score" and math.isfinite(held_out.loss)
+        by_score = config.training.best_by == "score"
+        held_out = predict(classifier, valid_set.encoded, loop.batch, device.device, answers=by_score)
+        by_score = by_score and math.isfinite(held_out.loss)
         score = finetune_results.score(task, valid_set, held_out, pretrained.tokenizer) if by_score else None
         return Validation(held_out.loss, score)
 
@@ -189,7 +192,7 @@ def fit(
 
     # Without a head to learn, the pretrained model can already answer: that score shows what training adds.
     untrained = None
-    if not len(classifier.head):
+    if classifier.kind.reads == "mean":
         before = predict(classifier, test_set.encoded, loop.batch, device.device)
         untrained = finetune_results.score(task, test_set, before, pretrained.tokenizer)
     training = partial(train, classifier, example_loss, batch_at, validate, loop, device, snapshots)
@@ -210,8 +213,11 @@ def fit(
     return FinetuneOutcome(classifier, reports, train_set, test_set, answers, threshold, untrained)
 
 
-def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
-    """The pretrained model with a new head of random weights."""
+def new_classifier(
+    pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int, train: Rows
+) -> Classifier | TextModel:
+    """The pretrained model with a new head of random weights, or one that learns to write texts as long as those of
+    ``train``."""
     input_format = input_format_of(pretrained.config.objective, pretrained.config.model)
     torch.manual_seed(stream_seed(seed, "head"))
     if pretrained.config.head is None and input_format.unread:
@@ -220,6 +226,10 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
         adapt(pretrained.model, config.lora)
     if config.training.backbone_dropout is not None:
         set_dropout(pretrained.model, config.training.backbone_dropout)
+    if KINDS[task.kind].writes_texts:
+        most = max(len(row.label) for row in train.encoded if isinstance(row.label, list))
+        writer = resolve_name(str(input_format.writer))
+        return TextModel(pretrained.model, writer, task.kind, config.texts, most, pretrained.tokenizer.vocab_size)
     auxiliary = config.auxiliary if input_format.predicts_next else 0.0
     return Classifier(pretrained.model, input_format, task.kind, len(task.labels), config.dropout, auxiliary)
 
@@ -231,6 +241,8 @@ def description_of(
     best = best_report(outcome.reports)
     head: dict[str, Any] = {"task": task.name, "labels": list(task.labels)}
     head |= {"pooling": "mean"} if outcome.classifier.kind.reads == "mean" else {}
+    if isinstance(model := outcome.classifier, TextModel):
+        head |= asdict(model.recipe) | {"most_tokens": model.most}
     return replace(pretrained.config, step=best.step, valid_nats=float(best.valid_loss or 0.0), head=head)
 
 

@@ -64,6 +64,8 @@ def test_the_spans_of_a_row_are_where_its_tokens_come_from(store, name):
             for row in batch.bidirectional.nonzero().flatten():
                 chosen = batch.targets[row] >= 0
                 inputs[row, 1 + batch.target_positions[row][chosen]] = batch.targets[row][chosen]
+        elif isinstance(objective, OBJECTIVES["span_corruption"]):
+            inputs[inputs >= VOCABULARY] = SEP  # sentinels; a kept span has one after it
         elif not isinstance(objective, OBJECTIVES["causal"]):
             for row in range(5):
                 chosen = batch.targets[row] >= 0
@@ -99,7 +101,7 @@ def test_loss_of_a_uniform_model_is_log_of_vocab_size(store, name):
         torch.nn.init.zeros_(parameter)
     batch = objective.batches(store, model.config, 5).at(3, 1)
     loss = objective.loss(model, batch)
-    expected = int(batch.num_targets) * math.log(VOCABULARY)
+    expected = int(batch.num_targets) * math.log(getattr(model.config, "rows", VOCABULARY))
     if name == "electra":
         expected += int(batch.num_targets) * objective.weight * math.log(2)
     if name == "bert":
@@ -140,7 +142,8 @@ def test_one_batch_is_overfitted(store, device, tmp_path, name):
             Snapshots(tmp_path / "s"),
         )
     )
-    assert reports[0].loss > 4
+    # Where sentinels are targets too, they are learned before the first report.
+    assert reports[0].loss > (3 if name in ("t5", "transformer") else 4)
     assert reports[-1].loss < 0.1
 
 
@@ -232,8 +235,9 @@ def test_an_objective_is_built_from_its_section():
 def test_objectives_by_architecture():
     """What the sections say is what the models can do; one that was added may leave out models that could."""
     needs = {"causal": ["read"], "masked": ["pool", "logits"], "permutation": ["memory_for"], "replaced": ["detect"]}
+    needs["span_corruption"] = ["decode"]
     names = [name for name in OBJECTIVES if name in {*needs, "hybrid"}]
-    assert len(names) == 5
+    assert len(names) == 6
     for entry in MODELS.values():
         able = {name for name, methods in needs.items() if all(hasattr(entry.model, method) for method in methods)}
         if "causal" in able and "bidirectional" in signature(entry.model.read).parameters:
