@@ -61,6 +61,19 @@ def gpt2(folder):
     return bytelevel(folder, ["!", "<|endoftext|>"], {"bos": "<|endoftext|>", "eos": "<|endoftext|>"})
 
 
+def gpt1(folder):
+    """As GPT-1's: lower-case words whose last piece has a mark, and no special token but the unknown one."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.train_from_iterator(
+        SCRIPTS * 3, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"], end_of_word_suffix="</w>")
+    )
+    model = json.loads(made.to_str())["model"]
+    transformers.OpenAIGPTTokenizer(model["vocab"], [tuple(pair) for pair in model["merges"]]).save_pretrained(folder)
+    return made.get_vocab_size()
+
+
 def roberta(folder):
     names = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
     return bytelevel(folder, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], names)
@@ -97,6 +110,7 @@ LLAMA = {"rms_norm_eps": 1e-5, "rope_parameters": LLAMA3 | {"original_max_positi
 # A class of transformers, its sizes, its tokenizer.
 FOLDERS = {
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}, gpt2),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}, gpt1),
     "bert": ("BertForPreTraining", SHORT, wordpiece),
     "bert-encoder": ("BertModel", SHORT, wordpiece),
     "roberta": ("RobertaForMaskedLM", ENCODER | ROBERTA, roberta),

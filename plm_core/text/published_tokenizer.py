@@ -25,6 +25,8 @@ from plm_core.text.tokenizers import PIECES, PUBLISHED_FILE, UNK, Spelling, Toke
 KEY = "published"
 PROBE = " A  b\n½\ue000\t"
 """A text that shows whether a tokenizer keeps every character."""
+SPACE, END = "Ġ", "</w>"
+"""How byte-level BPE spells the byte of a space, and the first GPT's the end of a word."""
 
 
 class Published(Tokenizer):
@@ -208,9 +210,18 @@ def json_from_vocab_txt(vocabulary: Path, config: Mapping[str, Any]) -> bytes:
 
 
 def json_from_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> bytes:
-    """The ``tokenizer.json`` of GPT-2's ``vocab.json`` and ``merges.txt``; ``config`` is ``tokenizer_config.json``."""
+    """The ``tokenizer.json`` of ``vocab.json`` and ``merges.txt``, as GPT-2 and the first GPT have them; ``config`` is
+    ``tokenizer_config.json``."""
     with _refusing(f"{vocabulary}: not a vocabulary, or {merges.name} are not its merges"):
-        library = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+        pieces, pairs = models.BPE.read_file(str(vocabulary), str(merges))
+        if SPACE not in pieces:
+            # Not bytes: lower-case words, cut as BERT's, whose last piece has a mark (Radford et al. 2018).
+            library = tokenizers.Tokenizer(models.BPE(pieces, pairs, unk_token="<unk>", end_of_word_suffix=END))
+            library.normalizer = normalizers.BertNormalizer(lowercase=True)
+            library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            library.decoder = decoders.BPEDecoder(suffix=END)
+            return library.to_str().encode()
+        library = tokenizers.Tokenizer(models.BPE(pieces, pairs))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=config.get("add_prefix_space", False))
     library.decoder = decoders.ByteLevel()
     return library.to_str().encode()

@@ -18,6 +18,7 @@ def models(device, tokenizer):
     V = tokenizer.vocab_size
     made = {
         "gpt": (GPT(GPTConfig(V, width=21, **SHAPE)), "causal"),
+        "gpt-1": (GPT(GPTConfig(V, width=21, norm="post", **SHAPE)), "causal"),
         "llama": (Llama(LlamaConfig(V, width=24, kv_heads=1, **SHAPE)), "causal"),
         "transformer-xl": (XLNet(XLNetConfig(V, width=18, memory=5, **SHAPE)), "causal"),
         "xlnet": (XLNet(XLNetConfig(V, width=18, memory=5, **SHAPE)), "permutation"),
@@ -30,7 +31,7 @@ def models(device, tokenizer):
     return made
 
 
-@pytest.fixture(params=["gpt", "llama", "transformer-xl", "xlnet"])
+@pytest.fixture(params=["gpt", "gpt-1", "llama", "transformer-xl", "xlnet"])
 def any_model(request, models):
     """``(model, objective)``, one kind after the other."""
     return models[request.param]
