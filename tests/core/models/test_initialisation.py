@@ -8,7 +8,6 @@ import torch
 
 from plm_core.configs.architectures import MODELS, BERTConfig
 from plm_core.models.bert import BERT, embed_ids
-from plm_core.models.gpt import GPT, GPTConfig
 
 LAYERS, D = 5, 128
 RESIDUAL = 0.02 / math.sqrt(2 * LAYERS)
@@ -69,8 +68,7 @@ def test_the_initial_deviations_are_those_of_the_paper(paper, overrides, factor)
 
 def test_the_first_gpt_starts_with_one_deviation():
     torch.manual_seed(0)
-    model = GPT(GPTConfig(997, 199, LAYERS, 4, D, norm="post"))
-    assert not any(name.startswith("norm.") for name, _ in model.named_parameters())
+    model = MODELS["gpt"].model(MODELS["gpt"].config(997, 199, LAYERS, 4, D, norm="post"))
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             assert abs(parameter.std() / 0.02 - 1) < 5 / math.sqrt(2 * parameter.numel()), name

@@ -22,7 +22,6 @@ SIZES = {
     ("gpt", "6.7B"): (6_658_404_352, 6.7e9),
     ("gpt", "13B"): (12_853_386_240, 13e9),
     ("gpt", "175B"): (174_604_259_328, 175e9),
-    # Radford et al. 2018 name no count; GPT-2's paper says 117M. Exactly that of the released model.
     ("gpt", "gpt-1"): (116_534_784, 117e6),
     # Touvron et al. 2023, table 2, and exactly those of the released models.
     ("llama", "7B"): (6_738_415_616, 6.7e9),
