@@ -30,6 +30,7 @@ PAPERS = {
     "modernbert": (ModernBERT, ModernBERTConfig(**SIZES, global_every=2, window=8), Masked()),
     "electra": (ELECTRA, ELECTRAConfig(**SIZES, embedding=16), Replaced()),
     "gpt_documents": (GPT, GPTConfig(**SIZES), Causal(packing="documents")),
+    "gpt_1": (GPT, GPTConfig(**SIZES, norm="post"), Causal()),
     "llama_documents": (Llama, LlamaConfig(**SIZES, kv_heads=1), Causal(packing="documents")),
     "roberta_documents": (BERT, BERTConfig(**SIZES), Masked(packing="documents")),
     "modernbert_documents": (ModernBERT, ModernBERTConfig(**SIZES, window=8), Masked(packing="documents")),
@@ -44,6 +45,7 @@ PAPERS = {
     "transformer": (Transformer, EncoderDecoderConfig(**SIZES, sentinels=7), SpanCorruption()),
     "gpt_bert": (Llama, LlamaConfig(**SIZES, kv_heads=1), Hybrid(masked_rows=0.5, rate=0.3)),
     "gpt_bert_documents": (GPT, GPTConfig(**SIZES), Hybrid(packing="documents", masked_rows=0.6, rate=0.3)),
+    "gpt_bert_1": (GPT, GPTConfig(**SIZES, norm="post"), Hybrid(packing="documents", masked_rows=0.6, rate=0.3)),
 }
 
 

@@ -61,6 +61,13 @@ def gpt2(folder):
     return bytelevel(folder, ["!", "<|endoftext|>"], {"bos": "<|endoftext|>", "eos": "<|endoftext|>"})
 
 
+def gpt1(folder):
+    """As GPT-1's: lower-case words whose last piece has a mark, and no special token but the unknown one."""
+    made = transformers.OpenAIGPTTokenizer().train_new_from_iterator(SCRIPTS * 3, 300, show_progress=False)
+    made.save_pretrained(folder)
+    return len(made)
+
+
 def roberta(folder):
     names = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
     return bytelevel(folder, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], names)
@@ -97,6 +104,7 @@ LLAMA = {"rms_norm_eps": 1e-5, "rope_parameters": LLAMA3 | {"original_max_positi
 # A class of transformers, its sizes, its tokenizer.
 FOLDERS = {
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}, gpt2),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}, gpt1),
     "bert": ("BertForPreTraining", SHORT, wordpiece),
     "bert-encoder": ("BertModel", SHORT, wordpiece),
     "roberta": ("RobertaForMaskedLM", ENCODER | ROBERTA, roberta),

@@ -58,6 +58,10 @@ def _gated(width: int) -> int:
 class GPTConfig(TransformerConfig):
     """Section ``model`` of a GPT."""
 
+    norm: Literal["pre", "post"] = "pre"
+    """Where layers are normalised: at the input of each sub-block and after the last block, as in GPT-2, or after each
+    residual sum, as in the first GPT, which needs a longer warm-up and lower rates (Xiong et al. 2020)."""
+
 
 @section
 class LlamaConfig(TransformerConfig):
@@ -244,7 +248,7 @@ _GPT2 = {"vocab_size": 50257, "context": 1024}
 _GPT3 = {"vocab_size": 50257, "context": 2048}
 _LLAMA1: dict[str, float] = {"vocab_size": 32000, "context": 2048, "tied": False}
 _LLAMA3: dict[str, float] = {"vocab_size": 128256, "context": 8192, "rope_base": 500_000, "norm_epsilon": 1e-5}
-_GPT = {
+_GPT: dict[str, dict[str, Any]] = {
     # Radford et al. 2019, table 2.
     "small": _GPT2 | {"layers": 12, "heads": 12, "width": 768},
     "medium": _GPT2 | {"layers": 24, "heads": 16, "width": 1024},
@@ -260,6 +264,8 @@ _GPT = {
     "6.7B": _GPT3 | {"layers": 32, "heads": 32, "width": 4096},
     "13B": _GPT3 | {"layers": 40, "heads": 40, "width": 5120},
     "175B": _GPT3 | {"layers": 96, "heads": 96, "width": 12288},
+    # Radford et al. 2018, section 4.1; the vocabulary is that of the released model.
+    "gpt-1": {"vocab_size": 40478, "context": 512, "layers": 12, "heads": 12, "width": 768, "norm": "post"},
 }
 _LLAMA = {
     # Touvron et al. 2023, table 2; vocabulary, context and inner sizes are those of the released models.

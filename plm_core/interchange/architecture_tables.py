@@ -38,6 +38,21 @@ def _scaled(model: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{place}.{key}": value for place in ("rope_parameters", "rope_scaling") for key, value in scaling.items()}
 
 
+def _renamed(weights: Sequence[Weight], *names: tuple[str, str]) -> tuple[Weight, ...]:
+    """A table of weights with parts of their names replaced."""
+    table = []
+    for weight in weights:
+        theirs = weight.theirs
+        for old, new in names:
+            theirs = tuple(name.replace(old, new) for name in theirs)
+        table.append(replace(weight, theirs=theirs))
+    return tuple(table)
+
+
+def _without(weights: Sequence[Weight], *ours: str) -> tuple[Weight, ...]:
+    return tuple(weight for weight in weights if not weight.ours.startswith(ours))
+
+
 # The causal models. A document starts after the end of another, as in GPT-2, and a text continues from there.
 
 CAUSAL: dict[str, Any] = {
@@ -90,6 +105,21 @@ GPT = Family(
     ignored=(".attn.bias", ".attn.masked_bias"),
 )
 """GPT-2 and GPT-3."""
+
+GPT1 = replace(
+    GPT,
+    model_type="openai-gpt",
+    model_class="OpenAIGPTLMHeadModel",
+    sizes=(*GPT.sizes, Size("norm", (), default="post")),
+    # What they call "gelu" here is its tanh form.
+    fixed={"afn": ("gelu",), "layer_norm_epsilon": (1e-5,), "tie_word_embeddings": (True,)},
+    follows=lambda model: {},
+    weights=_renamed(_without(GPT.weights, "norm."), (".wte.", ".tokens_embed."), (".wpe.", ".positions_embed.")),
+    tied={"lm_head.weight": "transformer.tokens_embed.weight"},
+    ignored=(*GPT.ignored, "position_ids"),
+    unmarked=True,
+)
+"""The first GPT, with post-norm."""
 
 # The RoPE base is written twice: under the key of transformers from version 5 on, and under the older one, which other
 # programs read.
@@ -235,22 +265,6 @@ BERT = Family(
     ignored=("embeddings.position_ids",),
 )
 """BERT, also with RoBERTa's training."""
-
-
-def _renamed(weights: Sequence[Weight], *names: tuple[str, str]) -> tuple[Weight, ...]:
-    """A table of weights with parts of their names replaced."""
-    table = []
-    for weight in weights:
-        theirs = weight.theirs
-        for old, new in names:
-            theirs = tuple(name.replace(old, new) for name in theirs)
-        table.append(replace(weight, theirs=theirs))
-    return tuple(table)
-
-
-def _without(weights: Sequence[Weight], *ours: str) -> tuple[Weight, ...]:
-    return tuple(weight for weight in weights if not weight.ours.startswith(ours))
-
 
 ROBERTA = replace(
     BERT,
@@ -493,5 +507,11 @@ XLNET = Family(
 
 FAMILIES = {family.architecture: family for family in (GPT, LLAMA, BERT, MODERNBERT, XLNET)}
 """The families of checkpoints that began with random weights, by our architecture."""
-PUBLISHED = {family.model_type: family for family in (*FAMILIES.values(), MISTRAL, QWEN, ROBERTA, DISTILBERT, ELECTRA)}
+OTHERS = (GPT1, MISTRAL, QWEN, ROBERTA, DISTILBERT, ELECTRA)
+PUBLISHED = {family.model_type: family for family in (*FAMILIES.values(), *OTHERS)}
 """The families of published models, by their name."""
+
+
+def family_of(architecture: str, model: Mapping[str, Any]) -> Family | None:
+    """The family of a checkpoint that began with random weights; ``model`` is its configuration."""
+    return GPT1 if model.get("norm") == "post" else FAMILIES.get(architecture)

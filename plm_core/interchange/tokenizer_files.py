@@ -274,7 +274,7 @@ def published_tokenizer(source: Path, family: Family, theirs: Mapping[str, Any],
         if ids[role] not in (None, *given_to.values()):
             given_to[role] = int(str(ids[role]))
     for role in set(READ[family.objective]) - {"pad", "unk", "bos"}:
-        if role not in given_to:
+        if role not in given_to and not family.unmarked:
             raise UserError(f"{path}: has no {role}_token; expected one, as in every {family.model_class}")
     special = [given_to.get(role) for role in ROLES]
     return Published(source / PUBLISHED_FILE, wrap_published(name, content, special, rows))

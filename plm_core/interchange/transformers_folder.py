@@ -19,7 +19,7 @@ from plm_core.configs.checkpoint_description import PublishedModel
 from plm_core.evaluation.likelihood import named
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.interchange import tokenizer_files
-from plm_core.interchange.architecture_tables import FAMILIES, PUBLISHED
+from plm_core.interchange.architecture_tables import FAMILIES, PUBLISHED, family_of
 from plm_core.interchange.tokenizer_files import published_tokenizer, to_our_rows, to_their_rows
 from plm_core.interchange.weight_mapping import Family
 from plm_core.objectives import OBJECTIVES
@@ -73,7 +73,8 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     if config.published is not None:
         _export_published(loaded, config.published, target)
         return
-    family = FAMILIES.get(config.architecture)
+    sizes = asdict(loaded.model.config)
+    family = family_of(config.architecture, sizes)
     if family is None:
         raise UserError(
             f"{checkpoint_folder}: the architecture {config.architecture} cannot be exported to transformers; "
@@ -84,7 +85,6 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
             f"{checkpoint_folder}: is {config.architecture} trained with the {config.objective} objective, which has "
             f"no counterpart in transformers; expected the {family.objective} objective, as {family.model_class}"
         )
-    sizes = asdict(loaded.model.config)
     back = shape(config.architecture, family.our_config(family.their_config(sizes), "config.json"), "model")
     if names := differing_sizes(loaded.model.config, back):
         raise UserError(f"{checkpoint_folder}: has {join_names(names)}, which a {family.model_class} cannot have")

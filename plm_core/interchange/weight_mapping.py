@@ -102,6 +102,8 @@ class Family:
     """The parts of our model that a folder may lack as a whole, for people; the prefixes of their weights' names."""
     ignored: tuple[str, ...] = ()
     """The suffixes of tensors that are not weights."""
+    unmarked: bool = False
+    """Whether published models have no token that ends a document: it is new to them."""
 
     @property
     def segmented(self) -> bool:

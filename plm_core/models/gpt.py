@@ -2,7 +2,8 @@
 
 Section 2.3 of the paper changes the model of GPT (Radford et al. 2018) in three ways, all here: the layer normalisation
 moves to the input of each sub-block, one more follows the last block, and the weights of residual layers are scaled at
-initialisation by 1/sqrt(N) with N the number of residual layers.
+initialisation by 1/sqrt(N) with N the number of residual layers. With ``norm: post`` the model is the first GPT, which
+has none of the three.
 GPT-3 (Brown et al. 2020, section 2.1) is the same model in other sizes, except that every other layer attends to a
 band of positions only; here all layers attend to all.
 
@@ -52,7 +53,10 @@ def gelu(x: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """Pre-norm: each sub-block reads the normalised residual stream and adds to the original one."""
+    """Pre-norm: each sub-block reads the normalised residual stream and adds to the original one.
+
+    Post-norm: each reads the stream as it is, and the sum is normalised (Vaswani et al. 2017, section 3.1).
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -62,9 +66,13 @@ class Block(nn.Module):
         self.up = nn.Linear(config.width, 4 * config.width)
         self.down = nn.Linear(4 * config.width, config.width)
         self.drop = nn.Dropout(config.dropout)
+        self.post = config.norm == "post"
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, cache: Any = None) -> Tensor:
         """``[B, T, D]`` to ``[B, T, D]``; for the arguments see ``Decoder.states``."""
+        if self.post:
+            x = to_compute_dtype(self.norm_1(x + self.drop(self.attention(x, attn_mask, cache))))
+            return to_compute_dtype(self.norm_2(x + self.drop(self.down(gelu(self.up(x))))))
         x = x + self.drop(self.attention(self.norm_1(x), attn_mask, cache))
         return x + self.drop(self.down(gelu(self.up(self.norm_2(x)))))
 
@@ -79,7 +87,7 @@ class GPT(Decoder):
         self.positions = nn.Embedding(config.context, config.width)
         self.drop = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width)
+        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         initialise(self)
 
     def states(
@@ -94,16 +102,18 @@ class GPT(Decoder):
 
 def initialise(model: GPT) -> None:
     """Draw from a normal distribution with standard deviation ``initializer_range``, biases zero (Radford et al. 2018,
-    section 4.1), position embeddings with half of it, as released.
+    section 4.1).
 
-    The two projections that write into the residual stream are scaled by 1/sqrt(N), N = 2 * layers (2019, section 2.3).
+    With pre-norm, the two projections that write into the residual stream are scaled by 1/sqrt(N), N = 2 * layers
+    (2019, section 2.3), and position embeddings by 1/2, as released.
     """
     deviation = model.config.initializer_range
-    residual = 1 / math.sqrt(2 * model.config.layers)
+    pre = model.config.norm == "pre"
+    residual = 1 / math.sqrt(2 * model.config.layers) if pre else 1.0
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             scale = residual if name.endswith(("attention.out", "down")) else 1.0
             nn.init.normal_(module.weight, std=deviation * scale)
             nn.init.zeros_(module.bias)
     nn.init.normal_(model.tokens.weight, std=deviation)
-    nn.init.normal_(model.positions.weight, std=deviation / 2)
+    nn.init.normal_(model.positions.weight, std=deviation / 2 if pre else deviation)

@@ -208,9 +208,18 @@ def json_from_vocab_txt(vocabulary: Path, config: Mapping[str, Any]) -> bytes:
 
 
 def json_from_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> bytes:
-    """The ``tokenizer.json`` of GPT-2's ``vocab.json`` and ``merges.txt``; ``config`` is ``tokenizer_config.json``."""
+    """The ``tokenizer.json`` of ``vocab.json`` and ``merges.txt``, as GPT-2 and the first GPT have them; ``config`` is
+    ``tokenizer_config.json``."""
     with _refusing(f"{vocabulary}: not a vocabulary, or {merges.name} are not its merges"):
-        library = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+        pieces, pairs = models.BPE.read_file(str(vocabulary), str(merges))
+        if "Ġ" not in pieces:
+            # Without the byte of a space: lower-case words, cut as BERT's, that end in a mark (Radford et al. 2018).
+            library = tokenizers.Tokenizer(models.BPE(pieces, pairs, unk_token="<unk>", end_of_word_suffix="</w>"))
+            library.normalizer = normalizers.BertNormalizer(lowercase=True)
+            library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            library.decoder = decoders.BPEDecoder(suffix="</w>")
+            return library.to_str().encode()
+        library = tokenizers.Tokenizer(models.BPE(pieces, pairs))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=config.get("add_prefix_space", False))
     library.decoder = decoders.ByteLevel()
     return library.to_str().encode()

@@ -28,8 +28,8 @@ class Optimizer:
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         hidden = hidden_matrices(model) if config.name == "muon" else set()
         scales = rate_scales(model, config.layer_decay)
-        # In the first ``head_steps`` steps, the blocks and what precedes them are frozen.
-        top = above_blocks(model) if config.head_steps else {*scales}
+        # In the first ``head_steps`` steps, the blocks and what precedes them are frozen, unless nothing follows them.
+        top = (above_blocks(model) if config.head_steps else set()) or {*scales}
         begins = {name: 0 if name in top else config.head_steps for name in scales}
 
         # AdamW: matrices and embeddings decay; biases, normalisation gains and the factors of adapters do not. A bias

@@ -14,23 +14,24 @@ SHAPE = {"context": 13, "layers": 2, "heads": 3, "dropout": 0.0}
 @pytest.fixture(scope="session")
 def models(device, tokenizer):
     """``(model, objective)`` of each kind that continues texts, in float64, with weights that make it opinionated."""
-    torch.manual_seed(7)
     V = tokenizer.vocab_size
     made = {
         "gpt": (GPT(GPTConfig(V, width=21, **SHAPE)), "causal"),
         "llama": (Llama(LlamaConfig(V, width=24, kv_heads=1, **SHAPE)), "causal"),
         "transformer-xl": (XLNet(XLNetConfig(V, width=18, memory=5, **SHAPE)), "causal"),
         "xlnet": (XLNet(XLNetConfig(V, width=18, memory=5, **SHAPE)), "permutation"),
+        "gpt-1": (GPT(GPTConfig(V, width=21, norm="post", **SHAPE)), "causal"),
     }
     for model, _ in made.values():
         model.double().eval()
+        torch.manual_seed(7)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) * 0.7)
     return made
 
 
-@pytest.fixture(params=["gpt", "llama", "transformer-xl", "xlnet"])
+@pytest.fixture(params=["gpt", "gpt-1", "llama", "transformer-xl", "xlnet"])
 def any_model(request, models):
     """``(model, objective)``, one kind after the other."""
     return models[request.param]

@@ -15,6 +15,7 @@ from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.configs.architectures import MODELS
 from plm_core.interchange import FAMILIES, export_hf, import_hf
+from plm_core.interchange.architecture_tables import GPT1
 from plm_core.text.tokenizers import BYTES_AND_SPECIALS, PIECES
 
 B, T = 5, 11
@@ -89,6 +90,18 @@ def test_export_and_import_round_trip_bit_for_bit(exported, tmp_path):
     assert digest == checkpoint.load(folder).digest  # weights, configuration, tokenizer: all bytes
 
 
+@torch.no_grad()
+def test_export_of_post_norm_is_the_first_gpt(tmp_path, tokenizer):
+    digest = save(tmp_path / "ours", "gpt", tokenizer, norm="post")
+    export_hf(tmp_path / "ours", tmp_path / "hf")
+    assert import_hf(tmp_path / "hf", tmp_path / "again") == digest
+    model = checkpoint.load(tmp_path / "ours").model
+    theirs = transformers.OpenAIGPTLMHeadModel.from_pretrained(tmp_path / "hf").eval()
+    torch.testing.assert_close(model.logits(model(ids())), theirs(ids()).logits, rtol=1e-5, atol=1e-5)
+    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("The Union,\n 1790", add_special_tokens=False)
+    assert encoded["input_ids"] == tokenizer.encode("The Union,\n 1790")
+
+
 def test_export_round_trips_settings_without_a_key(tmp_path, tokenizer):
     changes = {"width": 24, "initial_embeddings": "neighbours", "initial_attention": "neighbours"}
     digest = save(tmp_path / "bert", "bert", tokenizer, **changes)
@@ -140,7 +153,7 @@ def test_import_reads_a_foreign_folder(exported, tmp_path):
     [
         (
             lambda c: c.update(model_type="opt"),
-            r"model_type: found 'opt'; expected one of gpt2, llama, bert, modernbert, xlnet, mistral",
+            r"model_type: found 'opt'; expected one of gpt2, llama, bert, modernbert, xlnet, openai-gpt",
         ),
         (lambda c: c.pop("model_type"), r"model_type: found None"),
         (lambda c: c.update(vocab_size=308), r"vocab_size: found 308; expected 307"),
@@ -164,6 +177,8 @@ def test_import_reads_released_configurations():
         fields = FAMILIES[name].our_config(config().to_dict(), name)
         others = {"segments": 2, "inner": 3072, "norm_epsilon": 1e-12} if name == "bert" else {}
         assert fields == MODELS[name].presets[size] | drawn | others
+    fields = GPT1.our_config(transformers.OpenAIGPTConfig().to_dict(), "gpt-1")
+    assert fields == MODELS["gpt"].presets["gpt-1"] | drawn
     fields = FAMILIES["xlnet"].our_config(transformers.XLNetConfig(mem_len=None).to_dict(), "xlnet")
     assert fields == MODELS["xlnet"].presets["large"] | {"memory": 0} | drawn
     fields = FAMILIES["llama"].our_config(transformers.LlamaConfig().to_dict(), "llama")

@@ -74,7 +74,7 @@ def test_published_model_after_training_is_exported(published, tmp_path):
     same_in_transformers(tmp_path / "trained", tmp_path / "theirs")
 
 
-@pytest.mark.parametrize("paper", ["bert", "gpt2", "llama-tied"])
+@pytest.mark.parametrize("paper", ["bert", "gpt2", "openai-gpt", "llama-tied"])
 def test_scratch_model_with_published_tokenizer_is_exported(paper, tmp_path):
     write(paper, tmp_path / "published")
     import_hf(tmp_path / "published", tmp_path / "imported")
@@ -160,7 +160,7 @@ def test_pickles_and_missing_tokenizers_are_refused(tmp_path):
         import_hf(tmp_path, tmp_path / "ours")
 
 
-@pytest.mark.parametrize("paper", ["bert", "gpt2"])
+@pytest.mark.parametrize("paper", ["bert", "gpt2", "openai-gpt"])
 def test_legacy_vocabulary_files_give_the_same_tokenizer(tmp_path, paper):
     """``vocab.txt``; ``vocab.json`` with ``merges.txt``."""
     write(paper, tmp_path / "new")

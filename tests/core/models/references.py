@@ -13,15 +13,18 @@ from transformers import (
     LlamaForCausalLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
     XLNetConfig,
     XLNetLMHeadModel,
 )
 
-from plm_core.interchange import FAMILIES
+from plm_core.interchange.architecture_tables import family_of
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 REFERENCES = {
-    "gpt": (GPT2Config, GPT2LMHeadModel),
+    "gpt2": (GPT2Config, GPT2LMHeadModel),
+    "openai-gpt": (OpenAIGPTConfig, OpenAIGPTLMHeadModel),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "bert": (BertConfig, BertForPreTraining),
     "modernbert": (ModernBertConfig, ModernBertForMaskedLM),
@@ -47,8 +50,8 @@ def exactly(dtype):
 
 def reference_of(paper, ours, dtype):
     """The reference in evaluation mode."""
-    family = FAMILIES[paper]
-    config, kind = REFERENCES[paper]
+    family = family_of(paper, vars(ours.config))
+    config, kind = REFERENCES[family.model_type]
     with exactly(dtype):
         theirs = kind(config(**family.their_config(vars(ours.config)), attn_implementation="eager"))
     weights = family.to_theirs(ours.state_dict(), vars(ours.config))
@@ -71,7 +74,7 @@ def agree(ours, theirs, what="logits"):
 def agree_on_gradients(paper, ours, theirs, but=()):
     """The gradient of every parameter; ``but`` ends the names of those that the input does not reach, in both."""
     gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in theirs.named_parameters()}
-    expected = FAMILIES[paper].to_ours(gradients, vars(ours.config), "the reference")
+    expected = family_of(paper, vars(ours.config)).to_ours(gradients, vars(ours.config), "the reference")
     assert expected.keys() == {name for name, _ in ours.named_parameters()}
     for name, parameter in ours.named_parameters():
         if name.endswith(but):

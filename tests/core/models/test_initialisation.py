@@ -66,6 +66,14 @@ def test_the_initial_deviations_are_those_of_the_paper(paper, overrides, factor)
         assert values.abs().max() > 3 or values.numel() < 999
 
 
+def test_the_first_gpt_starts_with_one_deviation():
+    torch.manual_seed(0)
+    model = MODELS["gpt"].model(MODELS["gpt"].config(997, 199, LAYERS, 4, D, norm="post"))
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            assert abs(parameter.std() / 0.02 - 1) < 5 / math.sqrt(2 * parameter.numel()), name
+
+
 @pytest.mark.parametrize("paper", MODELS)
 @torch.no_grad()
 def test_dropout_is_random_in_training_and_absent_in_evaluation(paper):

@@ -44,7 +44,7 @@ def additive(seen, dtype):
 
 
 @BOTH
-@pytest.mark.parametrize(("paper", "sizes"), [("gpt", {}), *GROUPS], ids=str)
+@pytest.mark.parametrize(("paper", "sizes"), [("gpt", {}), ("gpt", {"norm": "post"}), *GROUPS], ids=str)
 @pytest.mark.parametrize("padding", ["none", "right", "left"])
 def test_decoder_matches_its_reference(pair, dtype, paper, sizes, padding):
     ours, theirs = pair(paper, dtype, **sizes)

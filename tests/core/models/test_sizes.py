@@ -22,6 +22,7 @@ SIZES = {
     ("gpt", "6.7B"): (6_658_404_352, 6.7e9),
     ("gpt", "13B"): (12_853_386_240, 13e9),
     ("gpt", "175B"): (174_604_259_328, 175e9),
+    ("gpt", "gpt-1"): (116_534_784, 117e6),
     # Touvron et al. 2023, table 2, and exactly those of the released models.
     ("llama", "7B"): (6_738_415_616, 6.7e9),
     ("llama", "13B"): (13_015_864_320, 13.0e9),
@@ -85,7 +86,7 @@ LEARNED = {"dropout": 0.3, "initializer_range": 0.3, "initial_embeddings": "neig
     ("paper", "changes", "differ"),
     [
         ("gpt", LEARNED | {"heads": 6}, ["heads"]),
-        ("gpt", {"context": 18}, ["context"]),
+        ("gpt", {"context": 18, "norm": "post"}, ["context", "norm"]),
         ("bert", LEARNED | {"initial_attention": "neighbours", "context": 16}, ["context"]),
         ("electra", {"generator_heads": 2, "segments": 3}, ["generator_heads", "segments"]),
         ("llama", {"kv_heads": 1, "rope_base": 70.0}, ["kv_heads", "rope_base"]),

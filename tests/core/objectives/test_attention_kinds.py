@@ -17,6 +17,7 @@ KINDS = {
     "modernbert": {"none", "mask"},
     "electra": {"none"},
     "gpt_documents": {"mask"},
+    "gpt_1": {"causal"},
     "llama_documents": {"mask"},
     "roberta_documents": {"mask"},
     "modernbert_documents": {"mask"},
@@ -25,6 +26,7 @@ KINDS = {
     "xlnet_documents": {"bias"},
     "gpt_bert": {"mask"},
     "gpt_bert_documents": {"mask"},
+    "gpt_bert_1": {"mask"},
 }
 """Which kernel each of them goes to on a GPU: blocks.attend."""
 

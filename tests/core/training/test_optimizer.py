@@ -212,3 +212,11 @@ def test_head_steps_train_only_the_head_at_first(config):
         head = {"bias", "pooler.weight", "transform.weight", "transform_norm.weight", "follows.weight"}
         assert moved >= head
         assert ("blocks.1.up.weight" in moved) == ("tokens.weight" in moved) == (number == 2)
+
+
+def test_head_steps_train_all_of_a_model_in_which_nothing_follows_the_blocks():
+    model = MODELS["gpt"].model(MODELS["gpt"].config(97, 13, 2, 3, 30, norm="post"))
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    give_gradients(model, 0)
+    Optimizer(model, replace(ADAMW, head_steps=2)).step(0.05, 0)
+    assert not any(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
