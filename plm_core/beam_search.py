@@ -18,8 +18,8 @@ from torch import Tensor
 from plm_core.text.tokenizers import EOS, PIECES
 
 Advance = Callable[[Tensor, Tensor], Tensor]
-"""``(rows, tokens)`` to the logits ``[R, V]`` of the token after ``tokens`` [R], each of which continues the text in one
-of the ``rows`` [R] of the call before."""
+"""``(rows, tokens)`` to the logits ``[R, V]`` of the token after ``tokens`` [R], each of which continues the text in
+one of the ``rows`` [R] of the call before."""
 
 
 class Candidate(NamedTuple):
@@ -33,11 +33,13 @@ class Candidate(NamedTuple):
     """-log p, of EOS too if it has ended."""
 
 
-def beam_search(first: Tensor, advance: Advance, beams: int, alpha: float, most: int, vocab_size: int) -> list[Candidate]:
+def beam_search(
+    first: Tensor, advance: Advance, beams: int, alpha: float, most: int, vocab_size: int
+) -> list[Candidate]:
     """The best text for each of B sources, of at most ``most`` tokens, EOS included.
 
-    ``first`` [R, V] are the logits of the first token; the K rows of a source are alike. Special tokens but EOS, and ids
-    from ``vocab_size`` on, are never written.
+    ``first`` [R, V] are the logits of the first token; the K rows of a source are alike. Special tokens but EOS, and
+    ids from ``vocab_size`` on, are never written.
 
     Raises:
         ValueError: there are more beams than tokens.
@@ -76,7 +78,10 @@ def beam_search(first: Tensor, advance: Advance, beams: int, alpha: float, most:
             break
         logits = advance((begins + beam).flatten(), token.flatten())
     rest = zip(texts[:, 0].tolist(), totals[:, 0].tolist(), strict=True)
-    return [b or Candidate(total / penalty(len(ids), alpha), ids, -total) for b, (ids, total) in zip(best, rest, strict=True)]
+    return [
+        b or Candidate(total / penalty(len(ids), alpha), ids, -total)
+        for b, (ids, total) in zip(best, rest, strict=True)
+    ]
 
 
 def penalty(length: int, alpha: float) -> float:

@@ -200,7 +200,10 @@ class XLNetConfig(TransformerConfig):
 
 @section
 class EncoderDecoderConfig(TransformerConfig):
-    """Section ``model`` of an encoder-decoder Transformer. Encoder and decoder have the same sizes."""
+    """Section ``model`` of an encoder-decoder Transformer. Encoder and decoder have the same sizes.
+
+    As published, these decide how initial weights are drawn; ``initializer_range`` is for the head of a task.
+    """
 
     inner: PositiveInt | None = None
     """The size of the feed-forward layers; null for 4 times ``width``."""
@@ -301,10 +304,10 @@ _TRANSFORMER = {
     "base": _SEQUENCES | {"layers": 6, "heads": 8, "width": 512, "dropout": 0.1},
     "big": _SEQUENCES | {"layers": 6, "heads": 16, "width": 1024, "dropout": 0.3},
 }
-_T5_1 = {"vocab_size": 32128, "context": 512, "head_width": 64}
+_T5_1 = {"vocab_size": 32028, "context": 512, "head_width": 64}
 _T5_11 = _T5_1 | {"gated": True, "tied": False}
 _T5 = {
-    # Raffel et al. 2020, section 3.7, and the released models, which count the sentinels among 32,128 ids.
+    # Raffel et al. 2020, section 3.7, and the released models: 32,128 ids with the sentinels.
     "small": _T5_1 | {"layers": 6, "heads": 8, "width": 512, "inner": 2048},
     "base": _T5_1 | {"layers": 12, "heads": 12, "width": 768, "inner": 3072},
     "large": _T5_1 | {"layers": 24, "heads": 16, "width": 1024, "inner": 4096},
@@ -371,7 +374,10 @@ def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
     return from_dict(entry.config, model, f"{where}.model")
 
 
-_NOT_COMPUTED = {"vocab_size", "dropout", "initializer_range", "initial_embeddings", "initial_attention", "memory"}
+_NOT_COMPUTED = {
+    "vocab_size", "dropout", "initializer_range", "initial_embeddings", "initial_attention", "memory", "sentinels",
+    "first_sentinel",
+}  # fmt: skip
 """Fields that do not affect how weights are used: how they are initialised and trained, how much of the preceding text
 is kept, and the vocabulary, which the tokenizer decides."""
 

@@ -57,9 +57,9 @@ class Classifier(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, batch: ExampleBatch, answers: bool = True) -> Tensor:
-        """The outputs, of which ``answers`` leaves out none: logits ``[B, C]`` of the classes, a number ``[B, 1]``, logits of the choices ``[B, K]``, of the
+        """The outputs: logits ``[B, C]`` of the classes, a number ``[B, 1]``, logits of the choices ``[B, K]``, of the
         tags at each place ``[B, P, C]``, of the places where the answer begins and ends ``[B, 2, P]``, or vectors of
-        length 1 ``[B, K, D]``."""
+        length 1 ``[B, K, D]``. ``answers`` has no effect here (``TextModel``)."""
         return self._outputs(batch, self._states(batch))
 
     def loss(self, batch: ExampleBatch) -> Tensor:

@@ -1,7 +1,7 @@
 """A pretrained model that learns to answer with a text, such as a translation; no weights are added.
 
-An encoder-decoder reads the source and writes the text (Raffel et al. 2020, section 2.4); a decoder reads a prompt, which
-the text follows (Radford et al. 2018, section 3.3, with its delimiter). The loss is that of the text's tokens alone.
+An encoder-decoder reads the source and writes the text (Raffel et al. 2020, section 2.4); a decoder reads a prompt,
+which the text follows (after the delimiter of Radford et al. 2018, section 3.3). The loss is that of the text alone.
 
 Shapes: B rows, K beams, T positions of the source, N of the text, D width, V vocabulary.
 """
@@ -125,13 +125,16 @@ def _read(batch: ExampleBatch) -> Tensor:
 class TextModel(nn.Module):
     """A model that answers with texts, in place of a ``Classifier``."""
 
-    def __init__(self, backbone: Any, writer: Writer, kind: str, recipe: TextRecipe, most: int, vocab_size: int) -> None:
+    def __init__(
+        self, backbone: Any, writer: Writer, kind: str, recipe: TextRecipe, most: int, vocab_size: int
+    ) -> None:
         """``most`` is the largest number of tokens that it writes, ``vocab_size`` that of its tokenizer.
 
         Raises:
             UserError: the model cannot write texts, or the vocabulary is smaller than the number of beams.
         """
         super().__init__()
+        self.backbone: Any
         if not isinstance(backbone, writer.model):
             raise UserError(
                 f"finetune.tasks: a {kind} asks for a text, which this model cannot write; expected a decoder without "
@@ -170,4 +173,3 @@ class TextModel(nn.Module):
         """The tokens that the context has room for."""
         taken = batch.inputs.shape[2] if isinstance(self.writer, AfterPrompt) else 0
         return max(1, self.backbone.config.context - taken)
-

@@ -3,7 +3,7 @@
 Shapes: D width, H heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -505,7 +505,84 @@ XLNET = Family(
 )
 """XLNet as trained with its permutation objective."""
 
-FAMILIES = {family.architecture: family for family in (GPT, LLAMA, BERT, MODERNBERT, XLNET)}
+# T5, whose ids include the sentinels: `vocab_size` counts them there, and here only if a published tokenizer has them.
+
+
+def _of_side(side: str, layer: int, ours: str, theirs: str, **when: Any) -> Weight:
+    name = f"{side}.block.{{}}.layer.{layer}.{theirs}.weight"
+    return Weight(f"blocks.{{}}.{ours}.weight", (name,), decoder=side == "decoder", **when)
+
+
+def _attention_of_side(side: str, layer: int, ours: str, theirs: str) -> tuple[Weight, ...]:
+    return tuple(_of_side(side, layer, f"{ours}.{own}", f"{theirs}.{own[0]}") for own in ("q", "k", "v", "out"))
+
+
+def _side(side: str) -> Iterator[Weight]:
+    last = 2 if side == "decoder" else 1
+    yield from _attention_of_side(side, 0, "attention", "SelfAttention")
+    yield _of_side(side, 0, "norm_1", "layer_norm")
+    if side == "decoder":
+        yield from _attention_of_side(side, 1, "cross", "EncDecAttention")
+        yield _of_side(side, 1, "norm_cross", "layer_norm")
+    yield _of_side(side, last, "norm_2", "layer_norm")
+    yield _of_side(side, last, "up", "DenseReluDense.wi", when=lambda m: not m["gated"])
+    yield _of_side(side, last, "gate", "DenseReluDense.wi_0", when=lambda m: m["gated"])
+    yield _of_side(side, last, "up", "DenseReluDense.wi_1", when=lambda m: m["gated"])
+    yield _of_side(side, last, "down", "DenseReluDense.wo")
+    distances = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    yield Weight(f"{side}_distances.weight", (distances,))
+    yield Weight("norm.weight" if side == "decoder" else "encoder_norm.weight", (f"{side}.final_layer_norm.weight",))
+
+
+T5 = Family(
+    architecture="t5",
+    model_type="t5",
+    model_class="T5ForConditionalGeneration",
+    auto_class="AutoModelForSeq2SeqLM",
+    objective="span_corruption",
+    sizes=(
+        *required_sizes(
+            vocab_size="vocab_size",
+            layers="num_layers",
+            heads="num_heads",
+            width="d_model",
+            head_width="d_kv",
+            inner="d_ff",
+        ),
+        Size("context", ("n_positions",), default=512),
+        Size("buckets", ("relative_attention_num_buckets",), default=32),
+        Size("max_distance", ("relative_attention_max_distance",), default=128),
+        Size("gated", ("feed_forward_proj",), default=False, words=("relu", "gated-gelu")),
+        Size("tied", ("tie_word_embeddings",), default=True),
+        Size("dropout", ("dropout_rate",), default=0.1),
+    ),
+    fixed={"layer_norm_epsilon": (1e-6,), "is_encoder_decoder": (True,)},
+    marks={"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": PAD},
+    follows=lambda model: {"num_decoder_layers": model["layers"]},
+    weights=(
+        Weight("tokens.weight", ("shared.weight",)),
+        Weight("unembed.weight", ("lm_head.weight",), when=lambda m: not m["tied"]),
+        *_side("encoder"),
+        *_side("decoder"),
+    ),
+    base="",
+    tied={
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+        "lm_head.weight": "shared.weight",
+    },
+    frame=(("A", 0), ("</s>", 0)),
+    frame_of_two=(("A", 0), ("</s>", 0), ("B", 0), ("</s>", 0)),
+    padding_side="right",
+    use="`tokenizer(text)` ends a text with `</s>`. The decoder begins with `<pad>`; `<extra_id_0>` in a text stands "
+    "for a span that the model writes.",
+    sentinel="<extra_id_0>",
+    # Older folders hold a bias that nothing reads.
+    ignored=("EncDecAttention.relative_attention_bias.weight",),
+)
+"""T5 and T5 1.1."""
+
+FAMILIES = {family.architecture: family for family in (GPT, LLAMA, BERT, MODERNBERT, XLNET, T5)}
 """The families of checkpoints that began with random weights, by our architecture."""
 OTHERS = (GPT1, MISTRAL, QWEN, ROBERTA, DISTILBERT, ELECTRA)
 PUBLISHED = {family.model_type: family for family in (*FAMILIES.values(), *OTHERS)}

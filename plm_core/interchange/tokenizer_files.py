@@ -77,6 +77,7 @@ READ = {
     "masked": ("mask", "cls", "sep", "unk", "pad"),
     "replaced": ("mask", "cls", "sep", "unk", "pad"),
     "permutation": ("eos", "bos", "mask", "cls", "sep", "unk", "pad"),
+    "span_corruption": ("eos", "unk", "pad"),
 }
 """The special tokens that models of an objective have read in pretraining; the others are new to them."""
 BETWEEN_DOCUMENTS = "<|endoftext|>"
@@ -97,15 +98,16 @@ def deviations(tokenizer: Tokenizer) -> list[str]:
     return cases
 
 
-def tokenizer_json(tokenizer: Tokenizer, family: Family) -> dict[str, Any]:
-    """The content of ``tokenizer.json``."""
+def tokenizer_json(tokenizer: Tokenizer, family: Family, sentinels: int = 0) -> dict[str, Any]:
+    """The content of ``tokenizer.json``, with so many sentinels after the tokenizer's ids."""
+    further = (f"<extra_id_{sentinels - 1 - i}>" for i in range(sentinels))
     own = _of_sentencepiece(tokenizer) if isinstance(tokenizer, SentencePiece) else json.loads(tokenizer.data)
     last = [own["normalizer"]] if own["normalizer"] else []
     return own | {
         "added_tokens": [
             {"id": i, "content": piece, "special": True, "normalized": False}
             | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-            for i, piece in enumerate(PIECES)
+            for i, piece in (*enumerate(PIECES), *enumerate(further, tokenizer.vocab_size))
         ],
         "normalizer": {"type": "Sequence", "normalizers": [*NORMAL_FORM, *last]},
         "post_processor": _post_processor(family),
@@ -129,7 +131,8 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
         tokenizer = read_tokenizer(path, to_bytes(own))
     except UserError as error:
         raise UserError(f"{path}: not a wordpiece or bytelevel tokenizer of this project, {EXPECTED}") from error
-    if tokenizer_json(tokenizer, family) != theirs:
+    sentinels = len(theirs["added_tokens"]) - len(PIECES) if family.sentinel else 0
+    if tokenizer_json(tokenizer, family, sentinels) != theirs:
         raise UserError(f"{path}: encodes texts differently from a {family.architecture} of this project, {EXPECTED}")
     return tokenizer
 

@@ -101,10 +101,13 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     likelihood = OBJECTIVES[config.objective].likelihood
     beyond = {name: value for name, value in sizes.items() if name not in {size.ours for size in family.sizes}}
     origin = asdict(Origin(config.step, config.valid_nats, config.lineage, config.objective, beyond))
+    ids = getattr(loaded.model.config, "rows", sizes["vocab_size"])
+    theirs = family.their_config(sizes | {"vocab_size": ids}) | {"dtype": "float32", OWN: origin}
+    sentinels = ids - loaded.tokenizer.vocab_size
     with atomic_folder(target, checksums=False) as folder:
         save_file(weights, folder / checkpoint.WEIGHTS_FILE, metadata={"format": "pt"})
-        _write(folder / checkpoint.CONFIG_FILE, family.their_config(sizes) | {"dtype": "float32", OWN: origin})
-        _write(folder / JSON_FILE, tokenizer_files.tokenizer_json(loaded.tokenizer, family))
+        _write(folder / checkpoint.CONFIG_FILE, theirs)
+        _write(folder / JSON_FILE, tokenizer_files.tokenizer_json(loaded.tokenizer, family, sentinels))
         _write(folder / "tokenizer_config.json", tokenizer_files.tokenizer_config(family, sizes["context"]))
         if loaded.tokenizer.file == MODEL_FILE:
             (folder / MODEL_FILE).write_bytes(loaded.tokenizer.data)
@@ -151,13 +154,18 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
         raise UserError(f"{place}.auto_map: needs code from the folder; expected a model that is supported here")
     sizes = family.our_config(theirs, str(place))
     text = _own_tokenizer(source, family, theirs) or published_tokenizer(source, family, theirs, sizes["vocab_size"])
-    if isinstance(text, Published):
-        sizes["vocab_size"] = text.vocab_size
-    elif sizes["vocab_size"] != text.vocab_size:
-        raise UserError(
-            f"{place}.vocab_size: found {sizes['vocab_size']}; expected {text.vocab_size}, as {text.path.name}"
-        )
     origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")
+    if isinstance(text, Published):
+        if family.sentinel:
+            sizes |= _sentinels(text, family.sentinel)
+    else:
+        beyond = sizes["vocab_size"] - text.vocab_size
+        sentinels = origin.model.get("sentinels", beyond if family.sentinel and beyond > 0 else 0)
+        if beyond != sentinels:
+            ids = text.vocab_size + sentinels
+            raise UserError(f"{place}.vocab_size: found {sizes['vocab_size']}; expected {ids}, as {text.path.name}")
+        sizes |= {"sentinels": sentinels} if family.sentinel else {}
+    sizes["vocab_size"] = text.vocab_size
     objective = origin.objective or family.objective
     with torch.device("meta"):
         model: Any = checkpoint.build(family.architecture, origin.model | sizes, str(place))
@@ -208,6 +216,17 @@ def import_hf(source: Path, target: Path, address: str = "") -> str:
     facts = vars(origin) | {"objective": objective, "model": asdict(model.config), "published": published}
     config = checkpoint.CheckpointConfig(checkpoint.FORMAT, family.architecture, tokenizer_sha256=text.sha256, **facts)
     return checkpoint.save(target, {name: weights[name] for name in model.state_dict()}, text, config)
+
+
+def _sentinels(text: Published, first: str) -> dict[str, int]:
+    """The sizes of a model whose published tokenizer has sentinels, of which ``first`` is the first."""
+    ids = [token for n in range(1000) if (token := text.library.find(first.replace("0", str(n)))) is not None]
+    if not ids:
+        raise UserError(f"{text.path}: has no {first}; expected a tokenizer with sentinels")
+    ours = [int(text.ours[token]) for token in ids]
+    if ours != [*range(ours[0], ours[0] - len(ours), -1)]:
+        raise UserError(f"{text.path}: the ids of the sentinels {first} and further ones do not decrease one by one")
+    return {"sentinels": len(ours), "first_sentinel": ours[0]}
 
 
 def _own_tokenizer(source: Path, family: Family, theirs: dict[str, Any]) -> Tokenizer | None:

@@ -39,6 +39,8 @@ class Weight:
     """The first block that has it."""
     when: Callable[[Mapping[str, Any]], bool] = lambda model: True
     """Whether a model with our configuration has it."""
+    decoder: bool = False
+    """Whether its blocks are those of a decoder that is counted after an encoder here, and by itself there."""
 
 
 def weight_and_bias(ours: str, theirs: str, layout: WeightLayout = SAME) -> tuple[Weight, Weight]:
@@ -60,6 +62,8 @@ class Size:
     """Whether it is written even if it has its default."""
     less: int = 0
     """How much smaller our value is than theirs."""
+    words: tuple[str, ...] = ()
+    """How they write false and true, if it is with words."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ class Family:
     """How inputs are framed, for people, as Markdown."""
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The parts of our model that a folder may lack as a whole, for people; the prefixes of their weights' names."""
+    sentinel: str = ""
+    """The piece of the first sentinel, if there are sentinels; the id of each further one is one lower."""
     ignored: tuple[str, ...] = ()
     """The suffixes of tensors that are not weights."""
     unmarked: bool = False
@@ -114,8 +120,10 @@ class Family:
         """The table of weights for our configuration, with the numbers of the blocks filled in."""
         for weight in self.weights:
             if weight.when(model):
+                before = model["layers"] if weight.decoder else 0
                 for number in range(weight.first, model["layers"]) if "{}" in weight.ours else (0,):
-                    yield weight.ours.format(number), tuple(n.format(number) for n in weight.theirs), weight.layout
+                    theirs = tuple(name.format(number) for name in weight.theirs)
+                    yield weight.ours.format(before + number), theirs, weight.layout
 
     def to_theirs(self, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> dict[str, Tensor]:
         """Our weights, or their gradients, under their names."""
@@ -176,7 +184,11 @@ class Family:
         """Their configuration of a model with our configuration ``model``."""
         written = (size for size in self.sizes if size.always or model[size.ours] != size.default)
         sizes = {
-            name: model[size.ours] + size.less if size.less else model[size.ours]
+            name: size.words[model[size.ours]]
+            if size.words
+            else model[size.ours] + size.less
+            if size.less
+            else model[size.ours]
             for size in written
             for name in size.theirs
         }
@@ -210,11 +222,12 @@ class Family:
             name, value = next(iter(values.items()), (next(iter(size.theirs), ""), size.default))
             if value is ...:
                 raise UserError(f"{where}.{name}: missing; expected the model's {size.ours}")
+            if value in size.words:
+                value = bool(size.words.index(value))
             kinds = (bool,) if isinstance(size.default, bool) else (int, float)
             if value is not size.default and type(value) not in kinds:
-                raise UserError(
-                    f"{where}.{name}: found {value!r}; expected {'true or false' if bool in kinds else 'a number'}"
-                )
+                expected = " or ".join(size.words) or ("true or false" if bool in kinds else "a number")
+                raise UserError(f"{where}.{name}: found {value!r}; expected {expected}")
             model[size.ours] = value - size.less if size.less else value
         for name, expected in self.follows(model).items():
             if (given := _value(theirs, name)) not in (None, expected):

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from plm_core.configs.architectures import T5Config
 from plm_core.models.blocks import check_ids, to_compute_dtype
@@ -83,7 +82,8 @@ class T5(Transformer):
         return self.drop((self.norm if decoder else self.encoder_norm)(x))
 
     def output(self, hidden: Tensor) -> Output:
-        """The output layer at the decoder's states ``[..., D]``; tied, they are scaled, because embeddings are large."""
+        """The output layer at the decoder's states ``[..., D]``; for tied embeddings, which are large, they are scaled
+        down."""
         if self.config.tied:
             return Output(hidden * self.config.width**-0.5, self.tokens.weight)
         return Output(hidden, self.unembed.weight)

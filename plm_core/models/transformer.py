@@ -29,7 +29,7 @@ Keys = tuple[Tensor, Tensor]
 class Attention(nn.Module):
     """Multi-head attention of one sequence to another, or to itself (section 3.2)."""
 
-    def __init__(self, width: int, heads: int, size: int, dropout: float, bias: bool = True, scaled: bool = True):
+    def __init__(self, width: int, heads: int, size: int, dropout: float, bias: bool, scaled: bool) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
@@ -43,13 +43,17 @@ class Attention(nn.Module):
         """The keys and values of a sequence ``[B, S, D]``."""
         return self._by_head(self.k(x)), self._by_head(self.v(x))
 
-    def forward(self, x: Tensor, keys: Keys, attn_mask: Tensor | None, bias: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, keys: Keys, attn_mask: Tensor | None, bias: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
         """``[B, T, D]`` to ``[B, T, D]``. ``attn_mask``, which expands to [B, H, T, S], is false where a position does
-        not attend; ``bias`` [1, H, T, S] is added to the products."""
+        not attend; with None all attend to all or, if ``causal``, up to their own. ``bias`` [1, H, T, S] is added to
+        the products."""
         y = attend(
             self._by_head(self.q(x)) * self.gain,
             *keys,
             attn_mask,
+            causal,
             bias=None if bias is None else bias * self.gain,
             dropout=self.dropout if self.training else 0.0,
         )
@@ -62,7 +66,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """A block of the encoder, or of the decoder, which also attends to the source (section 3.1)."""
 
-    norms: type[nn.Module] = nn.LayerNorm
+    norms: Callable[[int], nn.Module] = nn.LayerNorm
     with_bias = scaled = True
 
     def __init__(self, config: Any, decoder: bool) -> None:
@@ -91,12 +95,13 @@ class Block(nn.Module):
         source_mask: Tensor | None = None,
         cache: Any = None,
     ) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``. In the decoder ``source`` are the encoder's states ``[B, S, D]``, or their keys
-        and values, and ``cache`` holds those of what was written before (``generation.LayerCache``)."""
+        """``[B, T, D]`` to ``[B, T, D]``. In the decoder ``source`` are the encoder's states ``[B, S, D]``, or their
+        keys and values, and ``cache`` holds those of what was written before (``generation.LayerCache``)."""
 
         def itself(y: Tensor) -> Tensor:
             k, v = self.attention.keys(y)
-            return self.attention(y, (k, v) if cache is None else cache.extend(k, v), attn_mask, bias)
+            causal = attn_mask is None and source is not None and cache is None
+            return self.attention(y, (k, v) if cache is None else cache.extend(k, v), attn_mask, bias, causal)
 
         x = self.add(x, self.norm_1, itself)
         if source is not None:
@@ -123,6 +128,11 @@ class DecoderCache:
         self.source_mask = None if attention_mask is None else attention_mask[:, None, None, :]
         self.layers = layers
         self.length = 0
+
+    def reorder(self, rows: Tensor) -> None:
+        """Continue from these rows ``[B]`` of what was written; each must have the same source as before."""
+        for layer in self.layers:
+            layer.reorder(rows)
 
 
 class Transformer(nn.Module):
@@ -166,8 +176,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Ids ``[B, T]`` of the target, each of which sees those up to its own, to ``[B, T, D]``.
 
-        ``states`` [B, S, D] are the encoder's, ``attention_mask`` [B, S] is false where the source is padded; with a
-        ``cache`` of them neither is needed, and the ids continue what was written before.
+        ``states`` [B, S, D] are the encoder's, ``attention_mask`` [B, S] is false where the source is padded; a
+        ``cache`` holds both, and what was written before.
 
         Raises:
             ValueError: P + T is larger than ``context``, or an id is outside the vocabulary and the sentinels.
@@ -182,9 +192,10 @@ class Transformer(nn.Module):
         else:
             sources, source_mask, layers = cache.source, cache.source_mask, cache.layers
             cache.length += T
-        seen = causal_order(T, past + T, ids.device) if T > 1 else None
         x = self.embed(ids, past)
         bias = self.distance_bias(T, past + T, decoder=True)
+        # Without a bias and a cache, attention uses the causal kernel.
+        seen = None if T == 1 or (bias is None and cache is None) else causal_order(T, past + T, ids.device)
         for block, source, layer in zip(self.decoder, sources, layers, strict=True):
             x = block(x, seen, bias, source, source_mask, layer)
         return self.end(x, decoder=True)

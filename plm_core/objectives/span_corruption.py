@@ -83,7 +83,9 @@ class SpanCorruption(Objective):
                 f"for objective.rate {self.rate:g} and objective.span {self.span:g}"
             )
         if spans > config.sentinels:
-            raise ValueError(f"model.sentinels: {config.sentinels}; expected at least {spans}, one for each span of a row")
+            raise ValueError(
+                f"model.sentinels: {config.sentinels}; expected at least {spans}, one for each span of a row"
+            )
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         self.require_fit(config)
@@ -100,7 +102,7 @@ class SpanCorruption(Objective):
 
 
 def shifted(targets: torch.Tensor) -> torch.Tensor:
-    """What the decoder reads to write ``targets`` [B, N]: PAD, then all of them but the last; PAD for an ignored one."""
+    """What the decoder reads to write ``targets`` [B, N]: PAD, then all but the last, with PAD for ignored ones."""
     from torch.nn import functional as F
 
     return F.pad(targets[:, :-1].clamp(min=PAD), (1, 0), value=PAD)

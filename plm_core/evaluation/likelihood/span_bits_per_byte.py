@@ -1,9 +1,9 @@
 """``span_bits_per_byte``: -log p of spans given the text around them, by an encoder-decoder that was trained on spans.
 
-A text is read in windows; each is cut into spans of three tokens, and read ``PASSES`` times with every seventh span left
-out, so that about as much is missing as in training (Raffel et al. 2020: 15 %) and each token is predicted once. Only
-tokens of the text count: where a span ends is given. Like the pseudo-likelihood of masked models it is not the
-probability of a text: spans of one pass are predicted from left to right, those of another from their very tokens.
+A text is read in windows. Each is cut into spans of three tokens, and read ``PASSES`` times with every seventh span
+left out, so that about as much is missing as in training (Raffel et al. 2020: 15 %) and each token is predicted once.
+Only tokens of the text count; where a span ends is given. Like the pseudo-likelihood of masked models it is not the
+probability of a text: what is predicted in one pass is read in the others.
 
 Shapes: N readings of a window, n tokens of a window, T positions of a target.
 """
@@ -62,7 +62,8 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
 
 
 def _span_nats(model: Any, rows: torch.Tensor, skip: int, number: int) -> torch.Tensor:
-    """The nats ``[N]`` of the tokens from ``skip`` on in every seventh span of ``rows`` [N, n], from span ``number``."""
+    """The nats ``[N]`` of every seventh span of ``rows`` [N, n], from span ``number`` on, without the first ``skip``
+    tokens of the rows."""
     length = rows.shape[1]
     source: list[torch.Tensor] = []
     target: list[torch.Tensor] = []

@@ -21,11 +21,17 @@ CUT_SHORT = tuple(name for name, quantity in QUANTITIES.items() if quantity.exce
 def case(request, make_bert, make_electra, make_xlnet):
     """A quantity and how to make a model that has it."""
     from plm_core.models.gpt import GPT, GPTConfig
+    from plm_core.models.t5 import T5, T5Config
 
     def make_gpt(**sizes):
         torch.manual_seed(0)
         shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 21, "dropout": 0.0} | sizes
         return GPT(GPTConfig(**shape)).double()
+
+    def make_t5(**sizes):
+        torch.manual_seed(0)
+        shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 21, "dropout": 0.0} | sizes
+        return T5(T5Config(**shape, sentinels=3, first_sentinel=shape["vocab_size"] - 1)).double()
 
     name = request.param
     if name == "bits_per_byte with memory":
@@ -33,6 +39,7 @@ def case(request, make_bert, make_electra, make_xlnet):
     if name == "orders without memory":
         return "mean_order_bits_per_byte", lambda **sizes: make_xlnet(**sizes, memory=0)
     makers = {
+        "span_bits_per_byte": make_t5,
         "bits_per_byte": make_gpt,
         "shifted_pseudo_bits_per_byte": make_gpt,
         "pseudo_bits_per_byte": make_bert,
@@ -65,8 +72,8 @@ def test_uniform_model_has_likelihood_log2_of_vocab_size(
     (likelihood,) = FUNCTIONS[quantity](model, [text], config, device)
     cut = quantity in CUT_SHORT and excerpt is not None and excerpt < length
     scored = excerpt if cut else length
-    # EOS is predicted where the document ends, but by a masked model, which does not know where.
-    tokens = scored + (not cut and not quantity.endswith("pseudo_bits_per_byte"))
+    # EOS is predicted where the document ends, but not by a model that fills in, which does not know where.
+    tokens = scored + (not cut and not quantity.endswith(("pseudo_bits_per_byte", "span_bits_per_byte")))
     assert (likelihood.tokens, likelihood.bytes) == (tokens, sum(text.sizes[:scored]))
     assert likelihood.nats == pytest.approx(tokens * math.log(vocab_size), rel=1e-12)
     assert sum_scores([likelihood]).bits_per_byte == pytest.approx(

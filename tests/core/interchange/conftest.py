@@ -15,6 +15,7 @@ PAIRS = [
     ("modernbert", "bpe"),
     ("modernbert", "wordpiece"),
     ("xlnet", "unigram"),
+    ("t5", "bpe"),
 ]
 assert {family for family, _ in PAIRS} == set(FAMILIES)
 

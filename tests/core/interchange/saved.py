@@ -12,6 +12,7 @@ SIZES = {
     "llama": {"context": 17, "layers": 2, "heads": 6, "width": 36, "kv_heads": 2, "inner": 50, "rope_base": 70.0},
     "bert": {"context": 17, "layers": 2, "heads": 3, "width": 21, "segments": 3},
     "modernbert": {"context": 17, "layers": 4, "heads": 3, "width": 30} | LOCAL,
+    "t5": {"context": 17, "layers": 2, "heads": 3, "width": 21, "head_width": 6, "gated": True, "sentinels": 5},
     "xlnet": {"context": 17, "layers": 2, "heads": 3, "width": 30, "memory": 5},
 }
 

@@ -25,6 +25,7 @@ CLASSES = {
     "bert": ["AutoModelForPreTraining", "AutoModelForMaskedLM", "AutoModel"],
     "modernbert": ["AutoModelForMaskedLM", "AutoModel"],
     "xlnet": ["AutoModelForCausalLM", "AutoModelForPreTraining", "AutoModel"],
+    "t5": ["AutoModelForSeq2SeqLM", "T5EncoderModel"],
 }
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -47,8 +48,13 @@ def test_exported_folder_matches_in_every_auto_class(exported):
         special = {key: i for key, i in theirs.config.to_dict().items() if key.endswith("_token_id") and i is not None}
         assert special.items() >= FAMILIES[name].marks.items()
         assert all(0 <= i < len(PIECES) for i in special.values())
+        if kind == "AutoModelForSeq2SeqLM":
+            written = ids(1)[:, :7]
+            output = theirs.eval()(ids(), decoder_input_ids=written)
+            torch.testing.assert_close(output.logits, ours.logits(ours.decode(written, hidden)), **CLOSE)
+            continue
         output = theirs.eval()(ids())
-        if kind == "AutoModel":
+        if kind in ("AutoModel", "T5EncoderModel"):
             torch.testing.assert_close(output.last_hidden_state, hidden, **CLOSE)
             continue
         logits = output.prediction_logits if "prediction_logits" in output else output.logits
@@ -153,10 +159,10 @@ def test_import_reads_a_foreign_folder(exported, tmp_path):
     [
         (
             lambda c: c.update(model_type="opt"),
-            r"model_type: found 'opt'; expected one of gpt2, llama, bert, modernbert, xlnet, openai-gpt",
+            r"model_type: found 'opt'; expected one of gpt2, llama, bert, modernbert, xlnet, t5, openai-gpt",
         ),
         (lambda c: c.pop("model_type"), r"model_type: found None"),
-        (lambda c: c.update(vocab_size=308), r"vocab_size: found 308; expected 307"),
+        (lambda c: c.update(vocab_size=308), r"vocab_size: found 308; expected 3(07|12)"),
         (lambda c: c.update(vocab_size={}), r"vocab_size: found \{\}; expected a number"),
         (lambda c: c.update(plm_checkpoint=[7]), r"plm_checkpoint: found \[7\]; expected a section"),
         (lambda c: c.update(plm_checkpoint={"step": "x"}), r"plm_checkpoint\.step: found the text 'x'"),
@@ -267,6 +273,12 @@ SPECIFIC = {
     "xlnet": [
         ("ff_activation", "relu", r"ff_activation: found 'relu'; expected 'gelu'"),
         ("clamp_len", 7, r"clamp_len: found 7; expected -1"),
+    ],
+    "t5": [
+        ("feed_forward_proj", "gated-silu", r"feed_forward_proj: found 'gated-silu'; expected relu or gated-gelu"),
+        ("num_decoder_layers", 3, r"num_decoder_layers: found 3; expected 2, which follows"),
+        ("tie_word_embeddings", False, r"lacks lm_head\.weight"),
+        ("d_kv", 7, r"the weights of blocks\.0\.attention\.q\.weight have shape \(18, 21\); expected \(21, 21\)"),
     ],
 }
 

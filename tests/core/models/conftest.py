@@ -3,11 +3,14 @@
 import pytest
 import torch
 
+from plm_core.configs.architectures import EncoderDecoderConfig
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
+from plm_core.models.t5 import T5, T5Config
+from plm_core.models.transformer import Transformer
 from plm_core.models.xlnet import XLNet, XLNetConfig
 
 GROUPED = {"kv_heads": 2, "inner": 50, "rope_base": 70.0}
@@ -22,6 +25,17 @@ MODELS = {
         {"vocab_size": 99, "context": 17, "layers": 4, "heads": 3, "width": 30, **LOCAL},
     ),
     "electra": (ELECTRA, ELECTRAConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
+    "transformer": (
+        Transformer,
+        EncoderDecoderConfig,
+        {"vocab_size": 94, "context": 17, "layers": 2, "heads": 3, "width": 21, "inner": 50, "sentinels": 5},
+    ),
+    "t5": (
+        T5,
+        T5Config,
+        {"vocab_size": 94, "context": 17, "layers": 2, "heads": 4, "width": 21, "head_width": 6, "inner": 50}
+        | {"sentinels": 5, "buckets": 8, "max_distance": 12},
+    ),
     "xlnet": (XLNet, XLNetConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}),
 }
 

@@ -15,6 +15,8 @@ from transformers import (
     ModernBertForMaskedLM,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
     XLNetConfig,
     XLNetLMHeadModel,
 )
@@ -29,6 +31,7 @@ REFERENCES = {
     "bert": (BertConfig, BertForPreTraining),
     "modernbert": (ModernBertConfig, ModernBertForMaskedLM),
     "xlnet": (XLNetConfig, XLNetLMHeadModel),
+    "t5": (T5Config, T5ForConditionalGeneration),
 }
 
 

@@ -29,6 +29,15 @@ RULES = {
         (r"weight", 0.02),
     ],
     "electra": [(r"norm.*weight", "one"), (r"bias", "zero"), (r"weight", 0.02)],
+    "transformer": [(r"norm.*weight", "one"), (r"bias", "zero"), (r"tokens", D**-0.5), (r"weight", "glorot")],
+    "t5": [
+        (r"norm.*weight", "one"),
+        (r"tokens", 1.0),
+        (r"distances", D**-0.5),
+        (r"\.q\.weight", (D * D // 4) ** -0.5),
+        (r"down\.weight", (4 * D) ** -0.5),
+        (r"weight", D**-0.5),
+    ],
     "xlnet": [
         (r"norm.*weight", "one"),
         (r"(content|distance|segment)_bias", 0.02),
@@ -53,7 +62,11 @@ def test_the_initial_deviations_are_those_of_the_paper(paper, overrides, factor)
         used.add(pattern)
         if rule in ("one", "zero"):
             assert (parameter == (1 if rule == "one" else 0)).all(), name
+        elif rule == "glorot":
+            bound = math.sqrt(6 / sum(parameter.shape))
+            assert bound * 0.99 < parameter.abs().max() <= bound, name
         else:
+            factor = 1 if paper in ("t5", "transformer") else factor  # the sizes decide
             rule *= 1 if name == "unknown" else factor
             drawn.setdefault(pattern, []).append(parameter.detach().flatten() / rule)
             n = parameter.numel()

@@ -237,3 +237,53 @@ def test_xlnet_matches_the_reference(pair, dtype, parts):
     unreached = () if "queries" in parts else ("unknown",)
     unreached += () if "segments" in parts else ("segments", "segment_bias")
     agree_on_gradients("xlnet", ours, theirs, unreached)
+
+
+@BOTH
+@pytest.mark.parametrize("sizes", [{}, {"gated": True, "tied": False}], ids=["1.0", "1.1"])
+def test_t5_matches_its_reference(pair, dtype, sizes):
+    ours, theirs = pair("t5", dtype, vocab_size=99, first_sentinel=98, **sizes)
+    if sizes:  # transformers ties these two whatever a configuration says, unless a file has both
+        theirs.lm_head.weight = torch.nn.Parameter(ours.unembed.weight.detach().clone())
+        theirs.shared.weight.data.copy_(ours.tokens.weight)
+    attention_mask = torch.arange(T).expand(B, T) < LENGTHS
+    written = ids(1, length=14)
+    labels = torch.where(torch.arange(14) < LENGTHS + 2, ids(2, length=14), IGNORED)
+    with exactly(dtype):
+        expected = theirs(ids(), attention_mask=attention_mask.long(), decoder_input_ids=written, labels=labels)
+        expected.loss.backward()
+    logits = ours.logits(ours.decode(written, ours.encode(ids(), attention_mask=attention_mask), attention_mask))
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    loss.backward()
+    agree(logits, expected.logits)
+    agree(loss, expected.loss, "loss")
+    agree_on_gradients("t5", ours, theirs)
+
+
+@torch.no_grad()
+def test_encoder_decoder_matches_the_layers_of_torch(make):
+    """Without its final norms, which the paper has not."""
+    ours = make("transformer")
+    theirs = torch.nn.Transformer(21, 3, 2, 2, 50, 0.0, batch_first=True, dtype=torch.float64).eval()
+    theirs.encoder.norm = theirs.decoder.norm = None
+    for block, layer in zip(ours.blocks, [*theirs.encoder.layers, *theirs.decoder.layers], strict=True):
+        pairs = [(block.attention, layer.self_attn)]
+        pairs += [(block.cross, layer.multihead_attn)] if hasattr(block, "cross") else []
+        for own, other in pairs:
+            other.in_proj_weight.copy_(torch.cat((own.q.weight, own.k.weight, own.v.weight)))
+            other.in_proj_bias.copy_(torch.cat((own.q.bias, own.k.bias, own.v.bias)))
+            other.out_proj.load_state_dict(own.out.state_dict())
+        norms = [block.norm_1, *([block.norm_cross] if len(pairs) > 1 else []), block.norm_2]
+        others = [layer.norm1, layer.norm2, *([layer.norm3] if len(pairs) > 1 else [])]
+        for own, other in [*zip(norms, others, strict=True), (block.up, layer.linear1), (block.down, layer.linear2)]:
+            other.load_state_dict(own.state_dict())
+    hidden = ~(torch.arange(T).expand(B, T) < LENGTHS)
+    written = ids(1, length=14)
+    expected = theirs(
+        ours.embed(ids(), 0),
+        ours.embed(written, 0),
+        tgt_mask=torch.nn.Transformer.generate_square_subsequent_mask(14, dtype=torch.float64),
+        src_key_padding_mask=hidden,
+        memory_key_padding_mask=hidden,
+    )
+    agree(ours.decode(written, ours.encode(ids(), attention_mask=~hidden), ~hidden), expected)

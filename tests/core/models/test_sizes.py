@@ -41,6 +41,16 @@ SIZES = {
     ("electra", "small"): (13_549_057, 14e6),
     ("electra", "base"): (109_483_009, 110e6),
     ("electra", "large"): (335_142_913, 335e6),
+    # Vaswani et al. 2017, table 3, with embeddings for 100 sentinels.
+    ("transformer", "base"): (63_133_696, 65e6),
+    ("transformer", "big"): (214_347_776, 213e6),
+    # Raffel et al. 2020, section 3.7, and exactly those of the released models.
+    ("t5", "small"): (60_506_624, 60e6),
+    ("t5", "base"): (222_903_552, 220e6),
+    ("t5", "large"): (737_668_096, 738e6),
+    ("t5", "1.1-small"): (76_961_152, 77e6),
+    ("t5", "1.1-base"): (247_577_856, 248e6),
+    ("t5", "1.1-large"): (783_150_080, 783e6),
     # Yang et al. 2019 name no count; those of the released checkpoints.
     ("xlnet", "base"): (116_750_336, 117e6),
     ("xlnet", "large"): (360_300_800, 360e6),

@@ -24,6 +24,8 @@ KINDS = {
     "xlnet": {"bias"},
     "transformer_xl": {"bias"},
     "xlnet_documents": {"bias"},
+    "t5": {"bias", "none"},
+    "transformer": {"causal", "none"},
     "gpt_bert": {"mask"},
     "gpt_bert_documents": {"mask"},
     "gpt_bert_1": {"mask"},
