@@ -267,7 +267,7 @@ class ReferenceReader(TableReader):
     def _fields(self, row: Mapping[str, object]) -> dict[str, Any]:
         text, label = row[self._columns.a], row[self._columns.label]
         if isinstance(text, list):
-            text = " ".join(text_of(sentence, self._columns.a) for sentence in text if sentence != "")
+            text = " ".join(s if str(s).isspace() else text_of(s, self._columns.a) for s in text if s != "")
         texts = label if isinstance(label, list) else [label]
         if not texts:
             raise Refused("no_text", f"an empty list in the column {self._columns.label!r}; expected at least one text")

@@ -5,10 +5,11 @@ Statistical Machine Translation", section 4.1 (Model 1); Koehn, Och and Marcu 20
 Translation", sections 3.1 and 4.
 """
 
+import itertools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,18 +20,19 @@ from plm_core.evaluation import evaluate_modules
 
 Examples = Sequence[Example]
 Way = Callable[[str], str]
+Words = tuple[str, ...]
+Point = tuple[int, int]
 
 SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?![a-z])|(?<=[。！？])")
 TOKEN = re.compile(rf"\s*(?:[{UNSPACED}]|[^\W_{UNSPACED}]+|\S)")
 """A word or a sign with the space before it, so that joined tokens are the text."""
-MOST = 50_000
-"""The most examples from which phrases are learned."""
-LONGEST_PAIR = 100
-"""The most tokens of a text from which phrases are learned: its memory grows with the product of both sides."""
+LONGEST_TEXT, MOST_CELLS = 100, 30_000_000
+"""The most tokens of a text from which phrases are learned, and the most pairs of tokens of all texts: these take about
+1.5 GB, and 20 seconds."""
 ROUNDS = 5
 """The rounds of expectation and maximisation."""
 LONGEST_PHRASE = 3
-"""The most words of a phrase of the source."""
+"""The most words of a phrase of the source; one of the target may have twice as many."""
 CANDIDATES, BEAM = 6, 8
 """The number of translations of a phrase, and of hypotheses of equal length, that are tried."""
 BIGRAM, LANGUAGE_MODEL, WORD = 0.7, 0.5, 1.0
@@ -39,7 +41,7 @@ BIGRAM, LANGUAGE_MODEL, WORD = 0.7, 0.5, 1.0
 
 def translations(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> tuple[list[str], list[float]]:
     """The source as it is or the translation by phrases, whichever is better on the validation examples."""
-    return _best(task, (str, PhraseTable(sample(train, MOST)).translate), valid, test)
+    return _best(task, (str, PhraseTable(sample(train, None)).translate), valid, test)
 
 
 def summaries(task: GlueTask, train: Examples, valid: Examples, test: Examples) -> tuple[list[str], list[float]]:
@@ -67,16 +69,17 @@ class PhraseTable:
 
     def __init__(self, examples: Examples) -> None:
         texts = [(_tokens(e.a.lower()), _tokens(reference.text)) for e in examples for reference in e.answers]
-        pairs = [pair for pair in texts if max(map(len, pair)) <= LONGEST_PAIR]
-        counts: dict[tuple[str, ...], Counter[tuple[str, ...]]] = defaultdict(Counter)
-        for (source, target), points in zip(pairs, _alignments(pairs), strict=True):
-            for first, behind, begin, end in _phrases(points, len(target)):
-                counts[source[first:behind]][target[begin:end]] += 1
-        self._phrases: dict[tuple[str, ...], list[tuple[tuple[str, ...], float]]] = {}
+        pairs = [pair for pair in texts if max(map(len, pair)) <= LONGEST_TEXT]
+        cells = itertools.accumulate(len(source) * len(target) for source, target in pairs)
+        pairs = [pair for pair, total in zip(pairs, cells, strict=True) if total <= MOST_CELLS]
+        counts = defaultdict[Words, Counter[Words]](Counter)
+        for (source, target), points in zip(pairs, _alignments(pairs) if pairs else (), strict=True):
+            for of_source, of_target in _phrases(points, len(target)):
+                counts[source[of_source]][target[of_target]] += 1
+        self._phrases: dict[Words, list[tuple[Words, float]]] = {}
         for phrase, choices in counts.items():
-            total = choices.total()
             common = choices.most_common(CANDIDATES)
-            self._phrases[phrase] = [(words, math.log(count / total)) for words, count in common]
+            self._phrases[phrase] = [(words, math.log(count / choices.total())) for words, count in common]
         self._words = Counter(token for _, target in texts for token in (*target, ""))
         self._total = self._words.total() + len(self._words) + 1
         self._bigrams = Counter(two for _, target in texts for two in zip(("", *target), (*target, ""), strict=True))
@@ -87,7 +90,7 @@ class PhraseTable:
         if len(written) != len(source):  # a letter may have another number of them in lower case
             written = source
         # Hypotheses by the number of words translated: the best for each last word, with its score.
-        beams: list[dict[str, tuple[float, tuple[str, ...]]]] = [{"": (0.0, ())}, *({} for _ in source)]
+        beams: list[dict[str, tuple[float, Words]]] = [{"": (0.0, ())}, *({} for _ in source)]
         for start, beam in enumerate(beams):
             for score, output in sorted(beam.values(), reverse=True)[:BEAM]:
                 for behind in range(start + 1, min(start + LONGEST_PHRASE, len(source)) + 1):
@@ -101,7 +104,7 @@ class PhraseTable:
         ends = beams[-1].values()
         return "".join(max(ends, key=lambda end: end[0] + self._fluency(end[1][-1:], ("",)))[1]).strip()
 
-    def _fluency(self, before: tuple[str, ...], words: tuple[str, ...]) -> float:
+    def _fluency(self, before: Words, words: Words) -> float:
         """What the language model and the bonus add for these words after the one before."""
         score = 0.0
         for last, word in zip((*(before or ("",)), *words), words, strict=False):
@@ -111,77 +114,72 @@ class PhraseTable:
         return score
 
 
-def _tokens(text: str) -> tuple[str, ...]:
+def _tokens(text: str) -> Words:
     return tuple(TOKEN.findall(" " + " ".join(text.split())))
 
 
-def _alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Iterator[list[tuple[int, int]]]:
+def _alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Iterator[set[Point]]:
     """The aligned places (source, target) of each pair: where Model 1 agrees in both directions, and neighbours of such
     places where one of them says so ("grow-diag", Koehn et al. 2003, section 3.1)."""
     ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    coded = [[np.array([own.setdefault(t, len(own)) for t in side]) for own, side in zip(ids, p, strict=True)] for p in pairs]
-    # Every source word meets every target word of its pair, in one flat array.
+    coded = [
+        [np.array([own.setdefault(token, len(own)) for token in side]) for own, side in zip(ids, pair, strict=True)]
+        for pair in pairs
+    ]
     shapes = [(len(source), len(target)) for source, target in coded]
-    keys = np.concatenate([(s[:, None] * len(ids[1]) + t).ravel() for s, t in coded]) if coded else np.zeros(0, int)
-    met, number = np.unique(keys, return_inverse=True)
-    ends = np.cumsum([rows * columns for rows, columns in shapes])
-    sides = []
-    for given in (0, 1):
-        # Words of the other side choose among those of this side: of a row or of a column of the pair's table.
-        places = [np.indices(shape)[1 - given].ravel() for shape in shapes]
-        offsets = np.cumsum([0, *(shape[1 - given] for shape in shapes)])
-        chooser = np.concatenate([place + offset for place, offset in zip(places, offsets, strict=False)] or [keys])
-        word = met // len(ids[1]) if given == 0 else met % len(ids[1])
-        chance = np.ones(len(met))
+    # Every source word meets every target word of its pair, in one flat array; ``number`` says which two words meet.
+    cells = np.concatenate([(source[:, None] * len(ids[1]) + target).ravel() for source, target in coded])
+    meeting, number = np.unique(cells, return_inverse=True)
+    ends = np.cumsum([rows * columns for rows, columns in shapes])[:-1]
+    links = []
+    for axis, word in enumerate(np.divmod(meeting, len(ids[1]))):
+        # A word of the other side chooses among those of this side, which are its column or row of the pair's table.
+        offsets = np.cumsum([0, *(shape[1 - axis] for shape in shapes)])
+        choosers = (np.indices(shape)[1 - axis].ravel() + at for shape, at in zip(shapes, offsets, strict=False))
+        chooser = np.concatenate(list(choosers))
+        chance = np.ones(len(meeting))
         for _ in range(ROUNDS):
             expected = chance[number]
             expected /= np.bincount(chooser, expected)[chooser]
             chance = np.bincount(number, expected)
             chance /= np.bincount(word, chance)[word]
-        sides.append(np.split(chance[number], ends[:-1]))
-    for shape, first, second in zip(shapes, *sides, strict=True):
-        tables = (first.reshape(shape), second.reshape(shape))
-        forward = {(int(i), j) for j, i in enumerate(tables[0].argmax(0))}
-        backward = {(i, int(j)) for i, j in enumerate(tables[1].argmax(1))}
+        tables = zip(shapes, np.split(chance[number], ends), strict=True)
+        links.append([table.reshape(shape).argmax(axis).tolist() for shape, table in tables])
+    for chosen, choosing in zip(*links, strict=True):
+        forward = {(i, j) for j, i in enumerate(chosen)}
+        backward = set(enumerate(choosing))
         yield _grown(forward & backward, forward | backward)
 
 
-def _grown(points: set[tuple[int, int]], either: set[tuple[int, int]]) -> list[tuple[int, int]]:
+def _grown(points: set[Point], either: set[Point]) -> set[Point]:
     rows, columns = ({point[side] for point in points} for side in (0, 1))
     waiting = sorted(points)
     while waiting:
         i, j = waiting.pop()
-        for near in ((i + di, j + dj) for di in (-1, 0, 1) for dj in (-1, 0, 1)):
+        for near in itertools.product((i - 1, i, i + 1), (j - 1, j, j + 1)):
             if near in either and near not in points and (near[0] not in rows or near[1] not in columns):
                 points.add(near)
                 rows.add(near[0])
                 columns.add(near[1])
                 waiting.append(near)
-    return sorted(points)
+    return points
 
 
-def _phrases(points: Sequence[tuple[int, int]], length: int) -> Iterator[tuple[int, int, int, int]]:
-    """First and one past the last word of phrases in source and target that are aligned with nothing outside, also with
-    the unaligned words of the target around them."""
-    by_row: Mapping[int, list[int]] = defaultdict(list)
-    aligned: Mapping[int, list[int]] = defaultdict(list)
+def _phrases(points: set[Point], length: int) -> Iterator[tuple[slice, slice]]:
+    """The phrases of source and target that are aligned with nothing outside of them, also with the unaligned words of
+    the target, of ``length`` tokens, that follow."""
+    targets, sources = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for i, j in points:
-        by_row[i].append(j)
-        aligned[j].append(i)
-    rows = max(by_row, default=-1) + 1
-    for first in range(rows):
-        columns: list[int] = []
-        for behind in range(first + 1, min(first + LONGEST_PHRASE, rows) + 1):
-            columns += by_row.get(behind - 1, [])
-            if not columns or behind - 1 not in by_row or first not in by_row:
-                continue
+        targets[i].append(j)
+        sources[j].append(i)
+    for first in sorted(targets):
+        for last in range(first, first + LONGEST_PHRASE):
+            columns = [j for i in range(first, last + 1) for j in targets.get(i, ())]
             begin, end = min(columns), max(columns) + 1
-            if end - begin > 2 * LONGEST_PHRASE or any(
-                not first <= i < behind for j in range(begin, end) for i in aligned.get(j, ())
-            ):
+            inside = all(first <= i <= last for j in range(begin, end) for i in sources.get(j, ()))
+            if last not in targets or not inside:
                 continue
-            while True:
-                yield first, behind, begin, end
-                if end >= length or end in aligned or end - begin >= 2 * LONGEST_PHRASE:
+            for behind in range(end, min(length, begin + 2 * LONGEST_PHRASE) + 1):
+                if behind > end and behind - 1 in sources:
                     break
-                end += 1
+                yield slice(first, last + 1), slice(begin, behind)
