@@ -1,4 +1,5 @@
-"""An example of a GLUE-like task, and its readers: of tables, CoNLL's columns and SQuAD's JSON; an error names the row.
+"""An example of a GLUE-like task, and its readers: of tables, lines of two files, CoNLL's columns and SQuAD's JSON; an
+error names the row.
 
 Sources: Tjong Kim Sang and De Meulder 2003, "Introduction to the CoNLL-2003 Shared Task", section 2.2; Rajpurkar et al.
 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text"; Rajpurkar et al. 2018, "Know What You Don't Know:
@@ -11,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +24,7 @@ from plm_core.shared.files import sha256_text
 T = TypeVar("T")
 SPLITS = ("train", "valid", "test")
 TABLES = (".tsv", ".csv", ".jsonl")
+GZIPPED = ".jsonl.gz"
 LONGEST = 100_000_000
 """The bytes of the longest row allowed."""
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -32,12 +35,12 @@ OUTSIDE = "O"
 
 
 class Answer(NamedTuple):
-    """A right answer to a question."""
+    """A right answer to a question, or a reference: a right translation or summary."""
 
     text: str
     """The answer as written in the text."""
     start: int
-    """The character of the text at which it begins, from 0."""
+    """The character of the text at which it begins, from 0; 0 for a reference."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Example:
     tags: tuple[int, ...] = ()
     """The id of the tag of each word."""
     answers: tuple[Answer, ...] = ()
-    """The right answers in ``b``; none if the question has none."""
+    """The right answers in ``b``, none if the question has none; or the references, at least one."""
     choices: tuple[str, ...] = ()
     """The texts to choose from."""
     group: str = ""
@@ -201,11 +204,8 @@ class TableReader(Reader):
                         problem = f"no column {name!r}; found {join_names(row, 12)}{did_you_mean(name, row)}"
                         raise Refused("missing_column", problem)
                 identity = f"{part}-{number + 1}" if columns.id is None else _identity(row[columns.id], columns.id)
-                a = text_of(row[columns.a], columns.a)
-                b = None if columns.b is None else text_of(row[columns.b], columns.b)
                 group = "" if columns.group is None else _identity(row[columns.group], columns.group)
-                label = self._label(row[columns.label], columns.label)
-                example = Example(identity, a, b, label, subset, choices=self._texts(row), group=group)
+                example = Example(identity, subset=subset, group=group, **self._fields(row))
             except Refused as refused:
                 if refused.reason in self._droppable:
                     self.dropped[part, refused.reason] += 1
@@ -214,6 +214,13 @@ class TableReader(Reader):
             self._claim(example.id, place)
             number += 1
             yield example
+
+    def _fields(self, row: Mapping[str, object]) -> dict[str, Any]:
+        """The texts and the right answer of a row; Refused if it has none."""
+        columns = self._columns
+        b = None if columns.b is None else text_of(row[columns.b], columns.b)
+        label = self._label(row[columns.label], columns.label)
+        return {"a": text_of(row[columns.a], columns.a), "b": b, "label": label, "choices": self._texts(row)}
 
     def _texts(self, row: Mapping[str, object]) -> tuple[str, ...]:
         """The choices from one column each, or from the one column of JSON lines that holds them as a list."""
@@ -226,6 +233,59 @@ class TableReader(Reader):
             expected = f"a list of {self._choices} texts"
             raise Refused("wrong_choices", f"found {given} in the column {names[0]!r}; expected {expected}")
         return tuple(text_of(text, names[0]) for text in texts)
+
+
+class ReferenceReader(TableReader):
+    """Texts and their references: of tables, or of two files whose lines belong together, as those of Moses do.
+
+    In JSON lines the text may be a list of sentences, and the label a list of references.
+    """
+
+    def __init__(self, layout: FileLayout) -> None:
+        super().__init__(layout, lambda *_: 0)
+
+    def open(self, file: Path, header: tuple[str, ...] | None = None) -> Iterator[tuple[str, Any]]:
+        """As ``TableReader.open``. Any other file has a text per line; of its reference, in the file whose name ends
+        with the label's column instead of the text's.
+
+        Raises:
+            UserError: a line is empty or not UTF-8, or the other file is missing or has another number of lines.
+        """
+        source, target = self._columns.a, self._columns.label
+        if file.name.endswith((*TABLES, GZIPPED)):
+            yield from file_rows(file, header)
+            return
+        other = file.with_name(file.name.removesuffix(source) + target)
+        if not other.is_file():
+            raise UserError(f"{other}: missing; expected a line in it for each of {file.name}")
+        for number, texts in enumerate(zip_longest(_lines(file), _lines(other)), start=1):
+            if None in texts:
+                longer, shorter = (file, other) if texts[1] is None else (other, file)
+                raise UserError(f"{longer}:{number}: {shorter.name} ends before this line; expected as many lines")
+            yield f"{file}:{number}", dict(zip((source, target), texts, strict=True))
+
+    def _fields(self, row: Mapping[str, object]) -> dict[str, Any]:
+        text, label = row[self._columns.a], row[self._columns.label]
+        if isinstance(text, list):
+            text = " ".join(s if str(s).isspace() else text_of(s, self._columns.a) for s in text if s != "")
+        texts = label if isinstance(label, list) else [label]
+        if not texts:
+            raise Refused("no_text", f"an empty list in the column {self._columns.label!r}; expected at least one text")
+        references = tuple(Answer(text_of(reference, self._columns.label), 0) for reference in texts)
+        return {"a": text_of(text, self._columns.a), "b": None, "label": 0, "answers": references}
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """The texts of a file with one a line; UserError for a line that has none."""
+    with file.open("rb") as lines:  # a line ends at \n alone, in both files
+        for number, line in enumerate(lines, start=1):
+            try:
+                text = line.decode("utf-8").removeprefix("\ufeff").strip()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{file}:{number}: byte 0x{line[error.start]:02x}; expected UTF-8 text") from None
+            if not text:
+                raise UserError(f"{file}:{number}: an empty line; expected a text on both sides")
+            yield text
 
 
 def file_rows(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.benchmarks.example_readers import (
+    GZIPPED,
     OUTSIDE,
     TABLES,
     Answer,
@@ -21,6 +22,7 @@ from plm_core.benchmarks.example_readers import (
     Example,
     FileLayout,
     Reader,
+    ReferenceReader,
     SquadReader,
     TableReader,
     class_of,
@@ -81,26 +83,29 @@ class ExamplesConfig:
     (JSON) that pins ``nyu-mll/glue`` on the hub. For a task from the corpus: the splits. For a task of your own: a
     folder with ``train``, ``test`` and optionally ``valid``, each as .tsv (nothing is quoted), .csv or .jsonl; for
     ``token_classification`` as .conll or .txt in columns, tags in IOB2; for ``question_answering`` as .json in SQuAD's
-    layout."""
+    layout; for ``translation`` and ``summarization`` also as two files of lines that belong together, such as
+    ``train.en`` and ``train.de``, or as the manifest (JSON) of translations that are packages."""
     kind: str | None = None
     """The kind of your own task: ``classification``, ``regression``, ``multiple_choice`` (the right one of several
-    texts), ``token_classification`` (tags of words), ``question_answering`` (answers that occur in a text) or
-    ``search`` (the passage that is relevant to a query, among all of its split)."""
+    texts), ``token_classification`` (tags of words), ``question_answering`` (answers that occur in a text),
+    ``translation``, ``summarization`` (the answer is a text) or ``search`` (the passage that is relevant to a query,
+    among all of its split)."""
     a: str | None = None
-    """The column of the text, or of the first of two."""
+    """The column of the text, or of the first of two; of two files of lines, how the name of the first ends: ``en``."""
     b: str | None = None
     """The column of the second text; for ``multiple_choice``, of what precedes each of the texts, if anything; for
     ``search``, of the passage that is relevant to the query ``a``."""
     choices: list[str] = field(default_factory=list)
     """The columns of the texts to choose from; or the one column of a .jsonl that has them as a list."""
     label: str | None = None
-    """The column of the label."""
+    """The column of the label; for ``translation`` and ``summarization``, of the reference, or in a .jsonl of the list of
+    references; of two files of lines, how the name of the second ends: ``de``."""
     labels: list[str] = field(default_factory=list)
     """The names of the classes; for a multiple choice, how the label denotes each choice ([]: 0, 1, ...); for tagged
     words, the types of entities, such as PER."""
     score: str | None = None
     """The main score of the task, such as ``accuracy``, ``f1:billing``, ``pearson+spearman`` (their mean),
-    ``entity_f1``, ``exact_match+answer_f1``, ``ndcg_at_10``."""
+    ``entity_f1``, ``exact_match+answer_f1``, ``bleu``, ``rouge1+rouge2+rougeL``, ``ndcg_at_10``."""
     metrics: list[str] = field(default_factory=list)
     """What is measured in addition to the score; []: all metrics of this kind."""
     question: str | None = None
@@ -171,6 +176,10 @@ class Kind:
     def reader(self, task: GlueTask, layout: FileLayout) -> Reader:
         """Reads the files of a task."""
         return TableReader(layout, partial(class_of, codes=layout.codes, labels=task.labels), len(task.labels))
+
+    def suffixes(self, layout: FileLayout) -> tuple[str, ...]:
+        """How the names of a split's files may end."""
+        return self.formats
 
     def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
         """The right answer of an example as JSON: classes by name, numbers with all their digits."""
@@ -331,6 +340,49 @@ class QuestionAnswering(Kind):
         return {"unanswerable": sum(not e.answers for e in examples)}
 
 
+class Texts(Kind):
+    """The answer is a text, which is compared with one or more references."""
+
+    optional = ("id", "group")
+    formats = (*TABLES, GZIPPED)
+    has_labels = of_classes = has_options = has_checks = False
+    head = "plm_core.finetuning.task_heads:TEXTS"
+
+    def __init__(self, metrics: tuple[str, ...], question: str, linear: str) -> None:
+        self.metrics = metrics
+        self.question = question
+        self.linear = linear
+
+    def describe(self, config: ExamplesConfig, where: str) -> tuple[str, list[str]]:
+        return self.question, config.labels
+
+    def reader(self, task: GlueTask, layout: FileLayout) -> Reader:
+        return ReferenceReader(layout)
+
+    def suffixes(self, layout: FileLayout) -> tuple[str, ...]:
+        assert layout.columns is not None
+        return tuple(dict.fromkeys((*self.formats, f".{layout.columns.a}")))
+
+    def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
+        return {"references": self.gold(task, example)}
+
+    def read_answer(self, task: GlueTask, fields: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
+        if not isinstance(texts := fields["references"], list) or not texts:
+            raise ValueError("no list of references")
+        return {"answers": tuple(Answer(str(text), 0) for text in texts)}
+
+    def gold(self, task: GlueTask, example: Example) -> Any:
+        return [reference.text for reference in example.answers]
+
+    def written(self, task: GlueTask, answer: Any) -> str:
+        return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+
+    def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
+        references = [reference.text for e in examples for reference in e.answers]
+        words = [sum(len(text.split()) for text in texts) for texts in ([e.a for e in examples], references)]
+        return {"references": len(references)} | dict(zip(("words", "reference_words"), words, strict=True))
+
+
 class Search(Kind):
     """The first text is a query, the second a passage that is relevant to it, to be found among those of all examples.
 
@@ -374,6 +426,16 @@ KINDS: dict[str, Kind] = {
     "multiple_choice": MultipleChoice(),
     "token_classification": TokenClassification(),
     "question_answering": QuestionAnswering(),
+    "translation": Texts(
+        ("bleu", "chrf"),
+        question="How is the text translated?",
+        linear="plm_core.finetuning.text_baselines:translations",
+    ),
+    "summarization": Texts(
+        ("rouge1", "rouge2", "rougeL"),
+        question="How is the text summarized?",
+        linear="plm_core.finetuning.text_baselines:summaries",
+    ),
     "search": Search(),
 }
 

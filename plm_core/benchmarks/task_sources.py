@@ -18,6 +18,7 @@ import numpy as np
 from plm_core.benchmarks.example_readers import SPLITS, Columns, Example, FileLayout
 from plm_core.benchmarks.task import KINDS, ExamplesConfig, GlueTask, own_task
 from plm_core.benchmarks.task_table import TASKS, PublishedFiles, SplitFile
+from plm_core.benchmarks.verses import CHAPTER, VERSE, verse_rows
 from plm_core.config import UserError, did_you_mean
 from plm_core.corpus.document import Document, read_documents, sample_row_groups
 from plm_core.corpus.normalize import paragraphs, shortened, words_of
@@ -214,6 +215,8 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     folder = Path(config.input)
     if row is not None and row.published is not None:
         read = read_published(task, row.published, folder)
+    elif row is None and folder.is_file():
+        read = read_verses(task, folder, Columns(str(config.a), config.b, str(config.label)))
     elif not folder.is_dir():
         raise UserError(f"{folder}: not a folder; expected one with the examples (examples.{name}.input)")
     elif row is not None:
@@ -251,21 +254,35 @@ def read_own(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[E
         UserError: a file is missing or holds no example, or a row is not an example.
     """
     kind = KINDS[task.kind]
-    reader = kind.reader(task, FileLayout(columns, {label: i for i, label in enumerate(task.labels)}))
+    layout = FileLayout(columns, {label: i for i, label in enumerate(task.labels)})
+    reader, suffixes = kind.reader(task, layout), kind.suffixes(layout)
     splits: dict[str, list[Example]] = {}
     for split in SPLITS:
-        files = [path for suffix in kind.formats if (path := folder / f"{split}{suffix}").is_file()]
+        names = ("valid", "dev") if split == "valid" else (split,)
+        files = [path for name in names for suffix in suffixes if (path := folder / f"{name}{suffix}").is_file()]
         if len(files) > 1:
             raise UserError(f"{files[0]}: {files[1].name} exists too; expected one file of this split")
         if not files and split != "valid":
-            names = ", ".join(f"{split}{suffix}" for suffix in kind.formats)
-            one_of = "one of " if len(kind.formats) > 1 else ""
-            raise UserError(f"{folder}: has no file {split}; expected {one_of}{names}")
+            expected = ", ".join(f"{split}{suffix}" for suffix in suffixes)
+            one_of = "one of " if len(suffixes) > 1 else ""
+            raise UserError(f"{folder}: has no file {split}; expected {one_of}{expected}")
         for file in files:
             splits[split] = list(reader.read(reader.open(file), split))
             if not splits[split]:
                 raise UserError(f"{file}: no example in it; expected at least one")
     return splits
+
+
+def read_verses(task: GlueTask, manifest: Path, columns: Columns) -> Read:
+    """The examples of each split from two translations of a manifest; a verse is an example, a chapter a group.
+
+    Raises:
+        UserError: the manifest or a package is not as expected, or a verse is not an example.
+    """
+    columns = replace(columns, id=VERSE, group=CHAPTER)
+    rows, dropped = verse_rows(manifest, (columns.a, columns.label))
+    reader = KINDS[task.kind].reader(task, FileLayout(columns, {}))
+    return Read(task, {split: list(reader.read(some, split)) for split, some in rows.items()}, dropped)
 
 
 def read_published(task: GlueTask, published: PublishedFiles, source: Path) -> Read:

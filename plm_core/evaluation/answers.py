@@ -5,14 +5,15 @@ R weightings, N examples, S seeds, C classes, P parts of a score. Examples of on
 text in common) are not independent observations; results know the group of each example.
 
 A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``pearson``, ``spearman``, ``entity_f1``,
-``exact_match``, ``answer_f1``, ``pair_accuracy``, ``ndcg_at_10``, ``mrr_at_10`` or ``recall_at_10``, or as the mean of
-several of a family: ``accuracy+f1:equivalent``.
+``exact_match``, ``answer_f1``, ``bleu``, ``chrf``, ``rouge1``, ``rouge2``, ``rougeL``, ``pair_accuracy``,
+``ndcg_at_10``, ``mrr_at_10`` or ``recall_at_10``, or as the mean of several of a family: ``accuracy+f1:equivalent``.
 No score is ever NaN.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,12 +22,16 @@ FAMILIES = {
     "numbers": ("pearson", "spearman"),
     "tags": ("entity_f1",),
     "texts": ("exact_match", "answer_f1"),
+    "translations": ("bleu", "chrf"),
+    "summaries": ("rouge1", "rouge2", "rougeL"),
     "pairs": ("pair_accuracy",),
     "ranks": ("ndcg_at_10", "mrr_at_10", "recall_at_10"),
 }
 """The scores by the kind of answer that they measure."""
 _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray
+STATISTICS = {"bleu": 10, "chrf": 18}
+"""How many statistics of a translation these scores are computed from."""
 SIGNED = {"matthews", "pearson", "spearman"}
 CONSTANT = 1e-12
 """Below this, the variance of values that span 1 is rounding error."""
@@ -197,6 +202,51 @@ class Ratios(Examples):
 
 
 @dataclass(frozen=True, eq=False)
+class Translations(Examples):
+    """The translations of N texts by S fine-tuning runs, with scores of a whole corpus, which are not means over texts.
+
+    They are computed from sums of K statistics of each text, so that they are exact under any weights.
+    """
+
+    score: str
+    statistics: Array
+    """``[K, S, N]``: those of each part of the score in turn, as ``bleu`` and ``chrf`` have them."""
+    strata: Array
+    """``[N]``: the number of each example's subset in ``subsets``."""
+    subsets: tuple[str, ...]
+    groups: Array
+    """``[N]``: the number of each example's group."""
+
+    arrays = ("statistics", "strata", "groups")
+    limits = (0.0, 1.0)
+
+    @property
+    def columns(self) -> Array:
+        """``[K S, N]``."""
+        return self.statistics.reshape(-1, len(self.strata))
+
+    def values(self, weights: Array) -> Array:
+        """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
+        return self._scores(np.moveaxis((weights @ self.columns.T).reshape(-1, *self.statistics.shape[:2]), 1, 2))
+
+    def advantage(self, other: Self) -> Array:
+        """``[N]``: above 0 if this model's translation is better: the mean over seeds of the text's own score."""
+        ours, theirs = (side._scores(side.statistics.T, effective=True).mean(axis=1) for side in (self, other))
+        return ours - theirs
+
+    def right(self) -> Array:
+        """``[S, N]``: whether the translation has the full score."""
+        return self._scores(self.statistics.T, effective=True).T >= 1 - CONSTANT
+
+    def _scores(self, sums: Array, effective: bool = False) -> Array:
+        """The mean ``[...]`` of the parts of the score, from sums of statistics ``[..., K]``."""
+        parts = [name for name, _ in parts_of(self.score)]
+        pieces = np.split(sums, np.cumsum([STATISTICS[name] for name in parts])[:-1], axis=-1)
+        scores = [bleu(s, effective) if name == "bleu" else chrf(s) for name, s in zip(parts, pieces, strict=True)]
+        return np.mean(scores, axis=0)
+
+
+@dataclass(frozen=True, eq=False)
 class Sums(Examples):
     """The likelihood of N documents: bits per byte are the ratio of two sums. One per model, not S; lower is better."""
 
@@ -237,7 +287,14 @@ class Sums(Examples):
         return other.nats - self.nats
 
 
-Results = Answers | Ratios | Sums
+Results = Answers | Ratios | Translations | Sums
+
+
+def counted_results(score: str, counted: Sequence[Array], **whole: Any) -> Ratios | Translations:
+    """The results of S seeds from what each adds to the score: numerators and denominators ``[2, P, N]`` or, of
+    translations, statistics ``[K, N]``; ``whole`` are the other fields."""
+    stacked = np.stack(counted, axis=-2)
+    return Translations(score, stacked, **whole) if stacked.ndim == 3 else Ratios(score, *stacked, **whole)
 
 
 def score_by_subset(results: Results) -> dict[str, float]:
@@ -271,6 +328,34 @@ def class_score(name: str, position: int, gold: Array, predicted: Array, both: A
         return ratio(right * total - (gold * predicted).sum(axis=1), np.sqrt(np.maximum(spread, 0)))
     f1 = ratio(2 * both, gold + predicted)
     return f1[:, position] if name == "f1" else ratio(f1.sum(axis=1), ((gold + predicted) > 0).sum(axis=1))
+
+
+def bleu(sums: Array, effective: bool = False) -> Array:
+    """BLEU ``[...]`` from 0 to 1 (Papineni et al. 2002), from sums ``[..., 10]``: the lengths of the translation and of
+    the nearest reference in tokens, and of n-grams of 1 to 4 tokens how many match, and how many there are.
+
+    An order without a match is smoothed as in mteval-v13a (Chen and Cherry 2014, method 3). Without 4-grams it is 0;
+    ``effective`` leaves out orders without n-grams, as one uses it for a single sentence.
+    """
+    length, wanted = sums[..., 0], sums[..., 1]
+    matches, totals = sums[..., 2:6], sums[..., 6:]
+    there = totals > 0
+    without = there & (matches == 0)
+    precision = ratio(np.where(without, 0.5 ** np.cumsum(without, axis=-1), matches), totals)
+    orders = there.sum(axis=-1) if effective else np.full(length.shape, there.shape[-1])
+    mean = np.log(np.where(there, precision, 1.0)).sum(axis=-1) / np.maximum(orders, 1)
+    brevity = np.minimum(0.0, 1 - ratio(wanted, length))
+    scored = matches.any(axis=-1) & (there.sum(axis=-1) == orders)
+    return np.where(scored, np.exp(mean + brevity), 0.0)
+
+
+def chrf(sums: Array) -> Array:
+    """chrF2 ``[...]`` from 0 to 1 (Popović 2015), from sums ``[..., 18]``: of n-grams of 1 to 6 characters, how many the
+    translation has, the reference has, and match. Orders that one of the two lacks are left out."""
+    ours, theirs, matches = np.moveaxis(sums.reshape(*sums.shape[:-1], -1, 3), -1, 0)
+    both = (ours > 0) & (theirs > 0)
+    precision, recall = (ratio((ratio(matches, side) * both).sum(-1), both.sum(-1)) for side in (ours, theirs))
+    return ratio(5 * precision * recall, 4 * precision + recall)
 
 
 def correlation(name: str, labels: Array, predictions: Array, weights: Array) -> Array:

@@ -11,8 +11,9 @@ from typing import Any
 import datasets
 import numpy as np
 
-from plm_core.evaluation.answers import Answers, Ratios, Results, family, parts_of
+from plm_core.evaluation.answers import Answers, Results, counted_results, family, parts_of
 from plm_core.evaluation.example_counts import counts
+from plm_core.evaluation.text_overlap import statistics
 
 sys.modules.setdefault("transformers", None)  # type: ignore[arg-type]  # `evaluate` would import it, which takes seconds
 import evaluate  # noqa: E402
@@ -27,7 +28,7 @@ FEATURES: dict[str, tuple[Any, Any]] = {
     "classes": (INTEGER, INTEGER),
     "numbers": (NUMBER, NUMBER),
     "tags": (datasets.List(TEXT), datasets.List(TEXT)),
-    "texts": (TEXT, datasets.List(TEXT)),
+    **dict.fromkeys(("texts", "translations", "summaries"), (TEXT, datasets.List(TEXT))),
     "ranks": (INTEGER, INTEGER),
 }
 """The types of a prediction and a reference by the kind of answer."""
@@ -53,14 +54,16 @@ class Score(evaluate.Metric):
     def _compute(self, predictions: Values, references: Values) -> dict[str, float]:
         size = len(references)
         whole: dict[str, Any] = {"strata": np.zeros(size, dtype=np.int64), "subsets": ("",), "groups": np.arange(size)}
-        if family(self._name) in ("classes", "numbers"):
+        of, parts = family(self._name), [part for part, _ in parts_of(self._name)]
+        if of in ("classes", "numbers"):
             predicted = np.array([predictions])
             results: Results = Answers(self._name, np.array(references), predicted, classes=self._classes, **whole)
+        elif of == "translations":
+            results = counted_results(self._name, [statistics(parts, predictions, references)], **whole)
         else:
             pairs = zip(predictions, references, strict=True)
-            parts = np.array([[counts(part, *pair) for part, _ in parts_of(self._name)] for pair in pairs])
-            above, below = parts.transpose(2, 1, 0)[:, :, None]
-            results = Ratios(self._name, above, below, **whole)
+            counted = np.array([[counts(part, *pair) for part in parts] for pair in pairs])
+            results = counted_results(self._name, [counted.transpose(2, 1, 0)], **whole)
         return {"score": results.values(np.ones((1, size))).item()}
 
 
@@ -77,7 +80,7 @@ def scores(names: Sequence[str], predictions: Values, references: Values, classe
 
 def baseline(name: str, train: Values, references: Values, classes: Sequence[str]) -> float:
     """The score of a constant answer: the training set's most frequent class (the lowest id of several), the mean of
-    its numbers (a correlation with which counts as 0), no entity, no answer, or the last rank."""
+    its numbers (a correlation with which counts as 0), no entity, no answer, the empty text, or the last rank."""
     of = family(name)
     constant: Values = [""] * len(references)
     if of == "numbers":

@@ -8,7 +8,7 @@ A folder of CSV files, sealed (``sealed_csv.py``); all but the last have one row
 * ``<task>.<seed>.csv``: ``id,sha256,group,subset,label,prediction,confidence,score,measured``, a file for each seed of
   fine-tuning; no task's name contains a dot. ``label`` and ``prediction`` are names of classes or, if the score
   measures numbers, numbers with all their digits; for tags, those of the words in IOB2, joined by spaces; for texts,
-  ``label`` is the JSON list of the right answers, and ``prediction`` is empty if none is given; for minimal pairs,
+  ``label`` is the JSON list of the right answers or the references, and ``prediction`` is empty if none is given; for minimal pairs,
   ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of seed 0; for a search, ``prediction`` is
   the rank of the relevant passage, and ``label`` is 1. ``confidence`` is the probability that the model assigned to its
   answer; empty for a number. ``score`` is the task's main score (``answers.py`` says how it is written), the same in
@@ -37,9 +37,20 @@ import numpy as np
 
 from plm_core.config import UserError
 from plm_core.corpus.splits_and_mixtures import hash_position
-from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, parts_of, score_by_subset
+from plm_core.evaluation.answers import (
+    Answers,
+    Ratios,
+    Results,
+    Sums,
+    Translations,
+    counted_results,
+    family,
+    parts_of,
+    score_by_subset,
+)
 from plm_core.evaluation.example_counts import TIE, counts
 from plm_core.evaluation.sealed_csv import read_sealed
+from plm_core.evaluation.text_overlap import statistics
 from plm_core.objectives import OBJECTIVES
 
 LIKELIHOOD = "likelihood.csv"
@@ -95,7 +106,7 @@ class Table:
         if family(score) != family(own.score):
             raise ValueError(f"measures {family(score)}, and the answers are {family(own.score)}")
         check_labels(score, self.labels)
-        results = replace(own, score=score) if isinstance(own, Answers) else self._ratios(score, self.predictions)
+        results = replace(own, score=score) if isinstance(own, Answers) else self._resulting(score, self.predictions)
         metric = f"{self.metric.partition('/')[0]}/{score}"
         return replace(self, metric=metric, value=score_by_subset(results)[""], results=results)
 
@@ -122,23 +133,23 @@ class Table:
         )
 
     def unread(self) -> Results:
-        """The results of a constant answer: the most frequent class, the mean, no entity, no answer, a tie, the last
-        rank."""
+        """The results of a constant answer: the most frequent class, the mean, no entity, no answer, the empty
+        text, a tie, the last rank."""
         own = self.results
         assert not isinstance(own, Sums)
-        if isinstance(own, Ratios):
+        if not isinstance(own, Answers):
             of = family(own.score)
             none = {"pairs": TIE, "ranks": str(len(self.labels))}.get(of, "")
             constant = tuple(" ".join(["O"] * len(label.split())) if of == "tags" else none for label in self.labels)
-            return self._ratios(own.score, (constant,))
+            return self._resulting(own.score, (constant,))
         answer = np.bincount(own.labels).argmax() if own.classes else own.labels.mean()
         return replace(own, predictions=np.full((1, len(own.labels)), answer))
 
-    def _ratios(self, score: str, predictions: Sequence[Sequence[str]]) -> Ratios:
+    def _resulting(self, score: str, predictions: Sequence[Sequence[str]]) -> Ratios | Translations:
         """The results of these answers of each seed: tags, texts, choices within pairs or ranks."""
-        ratios = [_counted(score, self.ids, answers, self.labels) for answers in predictions]
-        above, below = np.stack(ratios, axis=2)
-        return Ratios(score, above, below, self.results.strata, self.results.subsets, self.results.groups)
+        own = self.results
+        counted = [_counted(score, self.ids, answers, self.labels) for answers in predictions]
+        return counted_results(score, counted, strata=own.strata, subsets=own.subsets, groups=own.groups)
 
     @property
     def of_pairs(self) -> bool:
@@ -251,13 +262,13 @@ def read_task(files: list[Path]) -> Table:
         predicted = [_numbers(path, "prediction", texts) for path, texts in zip(files, predictions, strict=True)]
         results = Answers(score, gold, np.stack(predicted), classes=(), **whole)
     else:
-        counted = np.empty((2, len(parts_of(score)), len(files), len(first)))
-        for seed, (path, texts) in enumerate(zip(files, predictions, strict=True)):
+        counted = []
+        for path, texts in zip(files, predictions, strict=True):
             try:
-                counted[:, :, seed] = _counted(score, [row["id"] for row in first], texts, labels)
+                counted.append(_counted(score, [row["id"] for row in first], texts, labels))
             except ValueError as error:
                 raise UserError(f"{path}: {error}; expected what its stage writes") from error
-        results = Ratios(score, *counted, **whole)
+        results = counted_results(score, counted, **whole)
     confidences = []
     for path, rows in zip(files, seeds, strict=True):
         sure = _numbers(path, "confidence", [row["confidence"] or "0" for row in rows])
@@ -303,21 +314,25 @@ def check_labels(score: str, labels: Sequence[str]) -> None:
 
 
 def _counted(score: str, ids: Sequence[str], predictions: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """``[2, P, N]``: numerators and denominators of one seed's answers; ValueError, which names the example, if one is
-    not written as in evidence."""
+    """``[2, P, N]``: numerators and denominators of one seed's answers or, of translations, their statistics ``[K, N]``;
+    ValueError, which names the example, if one is not written as in evidence."""
     of = family(score)
     parts = [part for part, _ in parts_of(score)]
-    counted = []
+    counted: list[Any] = []
     for name, prediction, label in zip(ids, predictions, labels, strict=True):
         predicted, gold = (text.split(" ") if of == "tags" else text for text in (prediction, label))
         try:
-            if of == "texts":
+            if of in ("texts", "translations", "summaries"):
                 gold = json.loads(label)
                 if not isinstance(gold, list) or not all(isinstance(answer, str) for answer in gold):
                     raise ValueError(f"the label {label[:99]}; expected a JSON list of texts")
-            counted.append([counts(part, predicted, gold) for part in parts])
+                if not gold and of != "texts":
+                    raise ValueError("no reference; expected at least one")
+            counted.append(gold if of == "translations" else [counts(part, predicted, gold) for part in parts])
         except ValueError as error:
             raise ValueError(f"{name!r}: {error}") from error
+    if of == "translations":
+        return statistics(parts, predictions, counted)
     return np.array(counted, dtype=np.float64).transpose(2, 1, 0)
 
 

@@ -1,4 +1,4 @@
-"""What an example adds to a score of entities, of answers inside texts, of minimal pairs, or of a search.
+"""What an example adds to a score of entities, of answers inside texts, of summaries, of minimal pairs, or of a search.
 
 Shapes: N queries, C distinct passages, W dimensions.
 """
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from plm_core.evaluation.text_overlap import rouge
 
 AT_ONCE = 256
 """The number of queries whose similarities to all passages are in memory at once."""
@@ -101,7 +103,7 @@ def answer_f1(prediction: str, answers: Sequence[str]) -> float:
 
 def counts(score: str, predicted: Any, gold: Any) -> tuple[float, float]:
     """The numerator and denominator that an example adds to a score: of the tags of a sentence, the text of an answer
-    and the list of right ones, a choice in ``RIGHT``, or the rank of the relevant passage, from 1.
+    or a summary and the list of right ones, a choice in ``RIGHT``, or the rank of the relevant passage, from 1.
 
     ``entity_f1`` is the micro average over all sentences: 2 right / (answered + true), an entity being right if its
     place and type are; 0 if none is, even if there is none at all, as in seqeval (Nakayama 2018) and in conlleval
@@ -125,6 +127,8 @@ def counts(score: str, predicted: Any, gold: Any) -> tuple[float, float]:
             raise ValueError(f"the rank {rank}; expected at least 1")
         gain = {"ndcg": 1 / math.log2(1 + rank), "mrr": 1 / rank, "recall": 1.0}[score.partition("_")[0]]
         return gain if rank <= DEPTH else 0.0, 1.0
+    if score.startswith("rouge"):
+        return rouge(score, predicted, gold), 1.0
     return (exact_match if score == "exact_match" else answer_f1)(predicted, gold), 1.0
 
 

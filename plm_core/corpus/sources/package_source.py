@@ -96,11 +96,12 @@ class Bible(Source):
                 chapters.setdefault(key[:-3], []).append(text)
             for chapter, verses in chapters.items():
                 count += 1
+                book = books[chapter[:-3]][1]
                 yield Document(
                     id=f"{translation}/{chapter:0>5}",
                     text="\n\n".join(verses),
                     source=f"{manifest.package}/{translation}/verses.json",
-                    metadata={"translation": translation, "book": books[chapter[:-3]][1], "chapter": int(chapter[-3:])},
+                    metadata=dict(translation=translation, book=book, chapter=int(chapter[-3:])),  # noqa: C408
                 )
         if count != manifest.documents:
             raise UserError(f"{self.input}: the package has {count} chapters; expected {manifest.documents}")
