@@ -346,6 +346,7 @@ class Texts(Kind):
     optional = ("id", "group")
     formats = (*TABLES, GZIPPED)
     has_labels = of_classes = has_options = has_checks = False
+    writes_texts = True
     head = "plm_core.finetuning.task_heads:TEXTS"
 
     def __init__(self, metrics: tuple[str, ...], question: str, linear: str) -> None:

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.beam_search import Advance, beam_search
 from plm_core.benchmarks.task import KINDS
 from plm_core.config import UserError
 from plm_core.evaluation.likelihood.document_scores import token_nats
+from plm_core.finetuning.beam_search import Advance, beam_search
 from plm_core.finetuning.finetune_config import TextRecipe
 from plm_core.finetuning.input_formats import Part
 from plm_core.finetuning.task_heads import NO_TOKEN, ExampleBatch, TaskHead
-from plm_core.generation import KVCache, LayerCache, left_padded
 from plm_core.models.blocks import Decoder, rows_at
+from plm_core.models.kv_cache import KVCache, LayerCache
 from plm_core.models.transformer import DecoderCache, Transformer
 from plm_core.objectives.objective import IGNORED, output_nll
 from plm_core.objectives.span_corruption import shifted
@@ -102,11 +102,14 @@ class AfterPrompt(Writer):
         return rows_at(hidden, lengths - 1 + torch.arange(N, device=ids.device))
 
     def begin(self, model: Any, batch: ExampleBatch, beams: int) -> tuple[Tensor, Advance]:
-        sources = [ids[:n] for ids, n in zip(batch.inputs[:, 0].tolist(), batch.lengths[:, 0].tolist(), strict=True)]
+        # Padding comes first, so that all sources end where the texts begin.
+        ids, lengths = batch.inputs[:, 0], batch.lengths
+        B, T = ids.shape
+        places = torch.arange(T, device=ids.device)
         cache = KVCache(model)
-        ids, attention_mask = left_padded(sources, batch.inputs.device)
-        first = model.logits(cache.read(ids, attention_mask)[:, -1]).repeat_interleave(beams, dim=0)
-        cache.reorder(torch.arange(len(sources), device=ids.device).repeat_interleave(beams))
+        hidden = cache.read(ids.gather(1, (places + lengths) % T), places >= T - lengths)
+        first = model.logits(hidden[:, -1]).repeat_interleave(beams, dim=0)
+        cache.reorder(torch.arange(B, device=ids.device).repeat_interleave(beams))
 
         def advance(rows: Tensor, tokens: Tensor) -> Tensor:
             cache.reorder(rows)

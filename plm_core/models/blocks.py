@@ -237,7 +237,7 @@ class Decoder(nn.Module):
 
         ``attn_mask`` [B or 1, 1, T, P + T] is true where a position attends; None for every position up to its own.
         ``caches`` holds one object per block, whose ``extend(k, v)`` puts the keys and values of earlier positions
-        before those of this call (``generation.LayerCache``).
+        before those of this call (``kv_cache.LayerCache``).
         """
         raise NotImplementedError
 

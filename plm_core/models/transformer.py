@@ -96,7 +96,7 @@ class Block(nn.Module):
         cache: Any = None,
     ) -> Tensor:
         """``[B, T, D]`` to ``[B, T, D]``. In the decoder ``source`` are the encoder's states ``[B, S, D]``, or their
-        keys and values, and ``cache`` holds those of what was written before (``generation.LayerCache``)."""
+        keys and values, and ``cache`` holds those of what was written before (``kv_cache.LayerCache``)."""
 
         def itself(y: Tensor) -> Tensor:
             k, v = self.attention.keys(y)

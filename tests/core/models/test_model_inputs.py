@@ -5,7 +5,7 @@ import torch
 
 from plm_core.config import UserError, from_dict
 from plm_core.configs.architectures import MODELS
-from plm_core.generation import KVCache
+from plm_core.models.kv_cache import KVCache
 
 B, T = 5, 7
 

@@ -7,9 +7,9 @@ from references import TOLERANCE, agree, agree_on_gradients, exactly, reference_
 from torch.nn import functional as F
 from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
-from plm_core.generation import KVCache
 from plm_core.interchange import FAMILIES
 from plm_core.models.blocks import document_positions, same_document
+from plm_core.models.kv_cache import KVCache
 from plm_core.models.xlnet import Memory
 from plm_core.objectives.objective import IGNORED
 

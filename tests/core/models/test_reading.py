@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from plm_core.generation import KVCache
+from plm_core.models.kv_cache import KVCache
 from plm_core.models.xlnet import Memory
 
 B, T, V = 5, 11, 99

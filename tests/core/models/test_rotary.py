@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plm_core.configs import architectures
-from plm_core.generation import KVCache
+from plm_core.models.kv_cache import KVCache
 from plm_core.models.rotary import angles, rotate
 
 B, T, V = 5, 11, 99

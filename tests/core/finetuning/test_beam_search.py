@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_core.beam_search import beam_search, penalty
+from plm_core.finetuning.beam_search import beam_search, penalty
 from plm_core.text.tokenizers import EOS, PIECES
 
 V = len(PIECES) + 3
