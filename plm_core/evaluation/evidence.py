@@ -8,10 +8,10 @@ A folder of CSV files, sealed (``sealed_csv.py``); all but the last have one row
 * ``<task>.<seed>.csv``: ``id,sha256,group,subset,label,prediction,confidence,score,measured``, a file for each seed of
   fine-tuning; no task's name contains a dot. ``label`` and ``prediction`` are names of classes or, if the score
   measures numbers, numbers with all their digits; for tags, those of the words in IOB2, joined by spaces; for texts,
-  ``label`` is the JSON list of the right answers or the references, and ``prediction`` is empty if none is given; for minimal pairs,
-  ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of seed 0; for a search, ``prediction`` is
-  the rank of the relevant passage, and ``label`` is 1. ``confidence`` is the probability
-  that the model gave its answer; empty for a number. ``score`` is the task's main score (``answers.py`` says how it is
+  ``label`` is the JSON list of the right answers or the references, and ``prediction`` is empty if none is given; for
+  minimal pairs, ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of seed 0; for a search,
+  ``prediction`` is the rank of the relevant passage, and ``label`` is 1. ``confidence`` is the probability that the
+  model gave its answer; empty for a number. ``score`` is the task's main score (``answers.py`` says how it is
   written), the same in all rows. ``subset`` is empty, or names a part that is also reported by itself, such as
   ``matched``. ``group`` is empty, or names what the example has in common with others, such as their document: they are
   not independent observations. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
@@ -314,7 +314,7 @@ def check_labels(score: str, labels: Sequence[str]) -> None:
 
 
 def _counted(score: str, ids: Sequence[str], predictions: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """``[2, P, N]``: numerators and denominators of one seed's answers or, of translations, their statistics ``[K, N]``;
+    """``[2, P, N]``: numerators and denominators of one seed's answers; of translations their statistics ``[K, N]``;
     ValueError, which names the example, if one is not written as in evidence."""
     of = family(score)
     parts = [part for part, _ in parts_of(score)]

@@ -68,7 +68,7 @@ class PhraseTable:
     """Translations of phrases, learned from examples, and a bigram language model of their references."""
 
     def __init__(self, examples: Examples) -> None:
-        texts = [(_tokens(e.a.lower()), _tokens(reference.text)) for e in examples for reference in e.answers]
+        texts = [(_lower(_tokens(e.a)), _tokens(reference.text)) for e in examples for reference in e.answers]
         pairs = [pair for pair in texts if max(map(len, pair)) <= LONGEST_TEXT]
         cells = itertools.accumulate(len(source) * len(target) for source, target in pairs)
         pairs = [pair for pair, total in zip(pairs, cells, strict=True) if total <= MOST_CELLS]
@@ -86,9 +86,8 @@ class PhraseTable:
 
     def translate(self, text: str) -> str:
         """The best translation without reordering (Koehn et al. 2003, section 2, with a beam); unknown words stay."""
-        written, source = _tokens(text), _tokens(text.lower())
-        if len(written) != len(source):  # a letter may have another number of them in lower case
-            written = source
+        written = _tokens(text)
+        source = _lower(written)
         # Hypotheses by the number of words translated: the best for each last word, with its score.
         beams: list[dict[str, tuple[float, Words]]] = [{"": (0.0, ())}, *({} for _ in source)]
         for start, beam in enumerate(beams):
@@ -118,6 +117,10 @@ def _tokens(text: str) -> Words:
     return tuple(TOKEN.findall(" " + " ".join(text.split())))
 
 
+def _lower(words: Words) -> Words:
+    return tuple(word.lower() for word in words)
+
+
 def _alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Iterator[set[Point]]:
     """The aligned places (source, target) of each pair: where Model 1 agrees in both directions, and neighbours of such
     places where one of them says so ("grow-diag", Koehn et al. 2003, section 3.1)."""
@@ -141,8 +144,8 @@ def _alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Iterato
         for _ in range(ROUNDS):
             expected = chance[number]
             expected /= np.bincount(chooser, expected)[chooser]
-            chance = np.bincount(number, expected)
-            chance /= np.bincount(word, chance)[word]
+            total = np.bincount(number, expected)
+            chance = total / np.bincount(word, total)[word]
         tables = zip(shapes, np.split(chance[number], ends), strict=True)
         links.append([table.reshape(shape).argmax(axis).tolist() for shape, table in tables])
     for chosen, choosing in zip(*links, strict=True):
@@ -175,7 +178,8 @@ def _phrases(points: set[Point], length: int) -> Iterator[tuple[slice, slice]]:
     for first in sorted(targets):
         for last in range(first, first + LONGEST_PHRASE):
             columns = [j for i in range(first, last + 1) for j in targets.get(i, ())]
-            begin, end = min(columns), max(columns) + 1
+            begin = min(columns)
+            end = max(columns) + 1
             inside = all(first <= i <= last for j in range(begin, end) for i in sources.get(j, ()))
             if last not in targets or not inside:
                 continue
