@@ -37,9 +37,9 @@ def signature(score: str, references: Sequence[Texts]) -> str:
         return f"rouge-score {version('rouge-score')}, best of the references, no stemming"
     if parts[0] not in ("bleu", "chrf"):
         return ""
-    for name in parts:
+    for name in parts:  # a signature has the number of references of what was scored last
         _metric(name).corpus_score([""] * len(references), list(zip_longest(*references)))
-    return ", ".join(f"{name} {_metric(name).get_signature()}" for name in parts)
+    return ", ".join(f"{name}|{_metric(name).get_signature()}" for name in parts)
 
 
 @cache
