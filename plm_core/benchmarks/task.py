@@ -377,8 +377,8 @@ class Texts(Kind):
 
     def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
         references = [reference.text for e in examples for reference in e.answers]
-        words = [sum(len(text.split()) for text in texts) for texts in ([e.a for e in examples], references)]
-        return {"references": len(references)} | dict(zip(("words", "reference_words"), words, strict=True))
+        words, reference_words = (sum(len(t.split()) for t in texts) for texts in ([e.a for e in examples], references))
+        return {"words": words, "references": len(references), "reference_words": reference_words}
 
 
 class Search(Kind):

@@ -37,17 +37,7 @@ import numpy as np
 
 from plm_core.config import UserError
 from plm_core.corpus.splits_and_mixtures import hash_position
-from plm_core.evaluation.answers import (
-    Answers,
-    Ratios,
-    Results,
-    Sums,
-    Translations,
-    counted_results,
-    family,
-    parts_of,
-    score_by_subset,
-)
+from plm_core.evaluation.answers import Answers, Results, Sums, counted_results, family, parts_of, score_by_subset
 from plm_core.evaluation.example_counts import TIE, counts
 from plm_core.evaluation.sealed_csv import read_sealed
 from plm_core.evaluation.text_overlap import statistics
@@ -133,8 +123,8 @@ class Table:
         )
 
     def unread(self) -> Results:
-        """The results of a constant answer: the most frequent class, the mean, no entity, no answer, the empty
-        text, a tie, the last rank."""
+        """The results of a constant answer: the most frequent class, the mean, no entity, no answer or an empty text, a
+        tie, the last rank."""
         own = self.results
         assert not isinstance(own, Sums)
         if not isinstance(own, Answers):
@@ -145,7 +135,7 @@ class Table:
         answer = np.bincount(own.labels).argmax() if own.classes else own.labels.mean()
         return replace(own, predictions=np.full((1, len(own.labels)), answer))
 
-    def _resulting(self, score: str, predictions: Sequence[Sequence[str]]) -> Ratios | Translations:
+    def _resulting(self, score: str, predictions: Sequence[Sequence[str]]) -> Results:
         """The results of these answers of each seed: tags, texts, choices within pairs or ranks."""
         own = self.results
         counted = [_counted(score, self.ids, answers, self.labels) for answers in predictions]

@@ -29,10 +29,8 @@ TOKEN = re.compile(rf"\s*(?:[{UNSPACED}]|[^\W_{UNSPACED}]+|\S)")
 LONGEST_TEXT, MOST_CELLS = 100, 30_000_000
 """The most tokens of a text from which phrases are learned, and the most pairs of tokens of all texts: these take about
 1.5 GB, and 20 seconds."""
-ROUNDS = 5
-"""The rounds of expectation and maximisation."""
-LONGEST_PHRASE = 3
-"""The most words of a phrase of the source; one of the target may have twice as many."""
+ROUNDS, LONGEST_PHRASE = 5, 3
+"""The rounds of Model 1; the most words of a phrase of the source, of which the target's may have twice as many."""
 CANDIDATES, BEAM = 6, 8
 """The number of translations of a phrase, and of hypotheses of equal length, that are tried."""
 BIGRAM, LANGUAGE_MODEL, WORD = 0.7, 0.5, 1.0
@@ -51,7 +49,12 @@ def summaries(task: GlueTask, train: Examples, valid: Examples, test: Examples) 
 
 def lead(sentences: int) -> Way:
     """The first sentences of a text."""
-    return lambda text: " ".join(SENTENCE_ENDS.split(text)[:sentences])
+
+    def first(text: str) -> str:
+        ends = [end.start() for end in SENTENCE_ENDS.finditer(text)]
+        return text[: ends[sentences - 1]] if len(ends) >= sentences else text
+
+    return first
 
 
 def _best(task: GlueTask, ways: Sequence[Way], valid: Examples, test: Examples) -> tuple[list[str], list[float]]:
@@ -68,7 +71,7 @@ class PhraseTable:
     """Translations of phrases, learned from examples, and a bigram language model of their references."""
 
     def __init__(self, examples: Examples) -> None:
-        texts = [(_lower(_tokens(e.a)), _tokens(reference.text)) for e in examples for reference in e.answers]
+        texts = [(tuple(map(str.lower, _tokens(e.a))), _tokens(r.text)) for e in examples for r in e.answers]
         pairs = [pair for pair in texts if max(map(len, pair)) <= LONGEST_TEXT]
         cells = itertools.accumulate(len(source) * len(target) for source, target in pairs)
         pairs = [pair for pair, total in zip(pairs, cells, strict=True) if total <= MOST_CELLS]
@@ -87,7 +90,7 @@ class PhraseTable:
     def translate(self, text: str) -> str:
         """The best translation without reordering (Koehn et al. 2003, section 2, with a beam); unknown words stay."""
         written = _tokens(text)
-        source = _lower(written)
+        source = tuple(map(str.lower, written))
         # Hypotheses by the number of words translated: the best for each last word, with its score.
         beams: list[dict[str, tuple[float, Words]]] = [{"": (0.0, ())}, *({} for _ in source)]
         for start, beam in enumerate(beams):
@@ -115,10 +118,6 @@ class PhraseTable:
 
 def _tokens(text: str) -> Words:
     return tuple(TOKEN.findall(" " + " ".join(text.split())))
-
-
-def _lower(words: Words) -> Words:
-    return tuple(word.lower() for word in words)
 
 
 def _alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Iterator[set[Point]]:

@@ -1,7 +1,6 @@
 """BLEU, chrF and ROUGE are those of sacrebleu and rouge-score, under any weights, and tell a better system apart."""
 
 import csv
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,21 +67,19 @@ def test_translation_scores_are_those_of_sacrebleu_under_any_weights(seed, sever
 
 
 @pytest.mark.parametrize(
-    "pairs",
+    ("prediction", "reference"),
     [
-        [("the cat", ["the cat"])],  # no n-gram of four words
-        [("", ["the cat sat on it"])],
-        [("dog", ["the cat sat on it"])],
-        [("the dog sat by the door", ["the cat sat on the mat"])],  # no match of three words: smoothed
-        [("a b c d e", ["a b c d e"]), ("", ["x"])],
+        ("the cat", "the cat"),  # no n-gram of four words
+        ("", "the cat sat on it"),
+        ("dog", "the cat sat on it"),
+        ("the dog sat by the door", "the cat sat on the mat"),  # no match of three words: smoothed
     ],
 )
-def test_translation_scores_at_the_edges(pairs):
-    predictions, references = (list(side) for side in zip(*pairs, strict=True))
+def test_translation_scores_at_the_edges(prediction, reference):
     for name, metric in METRICS.items():
-        expected = metric.corpus_score(predictions, streams(references)).score / 100
-        assert scores([name], predictions, references, ())[name] == pytest.approx(expected, abs=1e-9)
-        assert baseline(name, references, references, ()) == 0.0
+        expected = metric.corpus_score([prediction], [[reference]]).score / 100
+        assert scores([name], [prediction], [[reference]], ())[name] == pytest.approx(expected, abs=1e-9)
+        assert baseline(name, [[reference]], [[reference]], ()) == 0.0
 
 
 def test_a_text_of_its_own_is_scored_with_the_orders_that_it_has():
@@ -143,9 +140,6 @@ def test_resampling_detects_a_better_system_and_no_equal_one(score):
     assert significance.interval(second - first).low > 0
     assert significance.interval(third - first).low < 0 < significance.interval(third - first).high
     assert significance.effect(same, better) > 0 == significance.effect(same, same)
-    # One system with fewer seeds: repeated up to a common number.
-    single = replace(same, statistics=same.statistics[:, :1])
-    assert score_by_subset(better.joined(single).take(np.arange(150))) == pytest.approx(score_by_subset(better))
 
 
 def put(folder, score, predictions, references):
