@@ -1,6 +1,7 @@
 """BLEU, chrF and ROUGE are those of sacrebleu and rouge-score, under any weights, and tell a better system apart."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -50,11 +51,9 @@ def results(score, seeds, references, groups=None):
 def test_translation_scores_are_those_of_sacrebleu_under_any_weights(seed, several):
     predictions, references = texts(seed, several=several)
     other = predictions[::-1]
-    expected = {
-        name: metric.corpus_score(predictions, streams(references)).score / 100 for name, metric in METRICS.items()
-    }
+    expected = [metric.corpus_score(predictions, streams(references)).score / 100 for metric in METRICS.values()]
     measured = scores(["bleu", "chrf", "bleu+chrf"], predictions, references, ())
-    assert list(measured.values()) == pytest.approx([*expected.values(), sum(expected.values()) / 2], abs=1e-9)
+    assert list(measured.values()) == pytest.approx([*expected, sum(expected) / 2], abs=1e-9)
     # A weight is so many copies, for each of two seeds.
     weights = np.random.default_rng(seed).integers(0, 3, (5, len(references)))
     values = {name: results(name, [predictions, other], references).values(weights.astype(float)) for name in METRICS}
@@ -90,7 +89,6 @@ def test_a_text_of_its_own_is_scored_with_the_orders_that_it_has():
     alone = [bleu.sentence_score(p, r).score / 100 for p, r in zip(predictions, references, strict=True)]
     assert exact.advantage(nothing) == pytest.approx(np.array(alone), abs=1e-9)
     assert exact.right().tolist() == [[a > 1 - 1e-9 for a in alone]]
-    assert exact.take(np.array([3, 4])).statistics.shape == (10, 1, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -106,9 +104,8 @@ def test_rouge_is_that_of_its_authors(seed):
 
 
 def test_a_signature_says_how_a_score_was_computed():
-    version = sacrebleu.__version__
-    bleu = f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version}"
-    assert signature("bleu", [["a"], ["b"]]) == f"bleu|{bleu}"
+    bleu = f"bleu|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    assert signature("bleu", [["a"], ["b"]]) == bleu
     assert signature("bleu+chrf", [["a"], ["b", "c"]]).startswith("bleu|nrefs:var|case:mixed|eff:no|tok:13a|")
     assert signature("chrf", [["a", "d"], ["b", "c"]]).startswith("chrf|nrefs:2|case:mixed|eff:yes|nc:6|nw:0|space:no")
     assert signature("rouge2", [["a"]]).startswith("rouge-score 0.1.2")
@@ -169,15 +166,7 @@ def test_models_are_compared_by_what_they_wrote(tmp_path, score):
     assert table.by(other).value == pytest.approx(scores([other], sides[0], references, ())[other])
     with pytest.raises(ValueError, match="is of classes"):
         table.by("accuracy")
-
-
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [("[]", "'000': no reference; expected at least one"), ("3", "'000': the label 3; expected a JSON list of texts")],
-)
-@pytest.mark.parametrize("score", ["chrf", "rouge1"])
-def test_evidence_without_references_is_refused(tmp_path, score, label, message):
-    path = put(tmp_path / "a", score, ["x"], [["x"]]) / "mt.1.csv"
-    path.write_text(path.read_text().replace('"[""x""]"', label))
-    with pytest.raises(UserError, match=message):
-        read_task([path])
+    file = folders[0] / "mt.1.csv"
+    file.write_text(re.sub(r'"\[.*?\]"', "[]", file.read_text(), count=1))
+    with pytest.raises(UserError, match="'000': no reference; expected at least one"):
+        read_task([file])

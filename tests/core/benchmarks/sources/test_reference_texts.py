@@ -12,7 +12,7 @@ from plm_core.benchmarks.behaviour_checks import checks_of
 from plm_core.benchmarks.example_readers import Answer, Example
 from plm_core.benchmarks.prompts import prompt_of
 from plm_core.benchmarks.task import KINDS, ExamplesConfig, read_examples, write_examples
-from plm_core.benchmarks.task_sources import counts, read_source, shared_text_counts
+from plm_core.benchmarks.task_sources import counts, read_source
 from plm_core.config import UserError, from_dict
 from plm_core.finetuning.finetune_results import evidence, measured, signed
 from plm_core.finetuning.task_heads import Predicted
@@ -52,11 +52,8 @@ def test_lines_of_two_files_belong_together(moses):
     ("name", "content", "error"),
     [
         ("test.de", b"a\nb\nc\n", r"test\.en:4: test\.de ends before this line; expected as many lines"),
-        ("test.de", b"a\nb\nc\nd\ne", r"test\.de:5: test\.en ends before this line; expected as many lines"),
         ("test.de", b"a\n \t\nc\nd\n", r"test\.de:2: an empty line; expected a text on both sides"),
-        ("test.en", b"a\nb\n\nd\n", r"test\.en:3: an empty line; expected a text on both sides"),
         ("test.en", b"a\nb\nc\xff\nd\n", r"test\.en:3: byte 0xff; expected UTF-8 text"),
-        ("test.en", b"a\nb\0\nc\nd\n", r"test\.en:2: a NUL or a lone surrogate in the column 'en'"),
         ("train.tsv", b"en\tde\na\tb\n", r"train\.tsv: train\.en exists too; expected one file of this split"),
         ("dev.en", b"a\n", r"valid\.en: dev\.en exists too; expected one file of this split"),
     ],
@@ -84,30 +81,22 @@ def rows(path, *some):
 
 def test_json_lines_may_have_sentences_and_several_references(tmp_path):
     same = "this text of five words and more"
-    some = [
-        {"source": ["One.", "", " Two."], "target": ["a", "b"], "doc": 7},
-        {"source": same, "target": "c", "doc": 8},
-    ]
+    first, second = {"source": ["One.", "", " Two."], "target": ["a", "b"], "doc": 7}, {"source": same, "target": "c"}
     for name in ("train.jsonl.gz", "dev.jsonl.gz", "test.jsonl"):
-        rows(tmp_path / name, *some, *some[1:])
+        rows(tmp_path / name, first, second | {"doc": 8}, second | {"doc": 8})
     source = read(tmp_path, SHORT)
     first, *others = source.splits["test"]
     assert first == Example("test-1", "One. Two.", None, 0, answers=(Answer("a", 0), Answer("b", 0)))
     assert [e.group for e in others] == ["test-2"] * 2  # a text in common
     assert [e.group for e in read(tmp_path, SHORT | {"group": "doc"}).splits["valid"]] == ["7", "8", "8"]
     assert source.task.metrics == ("rouge1", "rouge2", "rougeL")
-    assert shared_text_counts(source.task, source.splits)["test_also_in_train"] == 3
-    kind = KINDS["summarization"]
-    assert (kind.gold(source.task, first), kind.written(source.task, "é")) == (["a", "b"], "é")
-    assert kind.written(source.task, ["é", '"']) == '["é", "\\""]'
+    assert KINDS["summarization"].written(source.task, ["é", '"']) == '["é", "\\""]'
     # What is written is read again, and measured.
     write_examples(tmp_path / "file", source.splits["test"], source.task)
-    assert '"references": ["a", "b"]' in (tmp_path / "file").read_text()
     assert read_examples(tmp_path / "file", source.task) == source.splits["test"]
     answered = Predicted(["a", "", "c"], [0.5] * 3, 0.0)
-    assert measured(source.task, source.splits["train"], source.splits["test"], answered)["rouge1"] == pytest.approx(
-        2 / 3
-    )
+    figures = measured(source.task, source.splits["train"], source.splits["test"], answered)
+    assert (figures["rouge1"], figures["baseline"]) == (pytest.approx(2 / 3), 0.0)
     row, *_ = evidence(source.task, source.splits["test"], answered, "rule")
     assert row[4:6] == ('["a", "b"]', "a")
     assert "rouge-score" in signed(source.task, source.splits["test"])
@@ -117,11 +106,8 @@ def test_json_lines_may_have_sentences_and_several_references(tmp_path):
     ("row", "error"),
     [
         ({"source": "x", "target": []}, r"test\.jsonl:1: an empty list in the column 'target'; expected at least one"),
-        ({"source": "x", "target": ["a", " "]}, r"test\.jsonl:1: nothing in the column 'target'; expected a text"),
         ({"source": [], "target": "a"}, r"test\.jsonl:1: nothing in the column 'source'; expected a text"),
         ({"source": ["x", 3], "target": "a"}, r"test\.jsonl:1: found int in the column 'source'; expected text"),
-        ({"source": "x", "target": {"a": 1}}, r"test\.jsonl:1: found dict in the column 'target'; expected text"),
-        ({"source": "x", "targets": "a"}, r"test\.jsonl:1: no column 'target'; .*did you mean 'targets'"),
     ],
 )
 def test_an_error_in_json_lines_names_the_column(tmp_path, row, error):
@@ -138,12 +124,8 @@ def test_a_table_is_read_and_a_damaged_file_of_examples_is_not(moses):
         (moses / f"{split}.csv").write_text('en,de\n"a, b",c\nd,e\n')
     source = read(moses, PAIRS)
     assert source.splits["test"][0].answers == (Answer("c", 0),)
-    for line in (
-        {"id": "x", "a": "b"},
-        {"id": "x", "a": "b", "references": []},
-        {"id": "x", "a": "b", "references": "y"},
-    ):
-        rows(moses / "examples", line)
+    for more in ({}, {"references": []}, {"references": "y"}):
+        rows(moses / "examples", {"id": "x", "a": "b"} | more)
         with pytest.raises(UserError, match=r"examples:1: .*expected an example of mine"):
             read_examples(moses / "examples", source.task)
     (moses / "checks.jsonl").write_text("{}")
@@ -153,18 +135,11 @@ def test_a_table_is_read_and_a_damaged_file_of_examples_is_not(moses):
         prompt_of(source.task, {})
 
 
-@pytest.mark.parametrize(
-    ("described", "error"),
-    [
-        (PAIRS | {"score": "rouge1"}, "score: found 'rouge1'; expected names among bleu, chrf"),
-        (SHORT | {"score": "bleu"}, "score: found 'bleu'; expected names among rouge1, rouge2, rougeL"),
-        (PAIRS | {"b": "x"}, r"examples\.mine\.b: has no meaning for the kind translation"),
-        ({"kind": "translation", "a": "en", "score": "bleu"}, r"states kind, a, label, score \(label is missing\)"),
-    ],
-)
-def test_an_invalid_description_is_refused(moses, described, error):
-    with pytest.raises(UserError, match=error):
-        read(moses, described)
+def test_an_invalid_description_is_refused(moses):
+    with pytest.raises(UserError, match="score: found 'rouge1'; expected names among bleu, chrf"):
+        read(moses, PAIRS | {"score": "rouge1"})
+    with pytest.raises(UserError, match=r"states kind, a, label, score \(label is missing\)"):
+        read(moses, PAIRS | {"label": None})
 
 
 @pytest.fixture
@@ -183,12 +158,7 @@ def verses(tmp_path, monkeypatch):
         (tmp_path / f"{file.parent.name}-1.0.dist-info/METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "pin.json"
-    packages = {
-        "old": "old-words==1.0",
-        "new": "new-words==1.0",
-        "later": "new-words==2.0",
-        "other": "other-words==1.0",
-    }
+    packages = {"old": "old-words==1.0", "new": "new-words==1.0", "later": "new-words==2.0", "other": "other==1.0"}
     path.write_text(json.dumps({"packages": packages, "left_out": [19], "license": "x", "homepage": "y"}))
     return path
 
@@ -199,11 +169,10 @@ def test_verses_of_two_packages_are_split_by_chapter(verses):
     every = sorted((e for some in source.splits.values() for e in some), key=lambda e: e.id)
     assert every[7] == Example("01008001", "thou 1008001", None, 0, answers=(Answer("you 1008001", 0),), group="01008")
     assert len(every) == 60
-    assert source.splits == read(verses, PAIRS | {"a": "old", "label": "new"}).splits
     for described, error in (
         ({"label": "modern"}, r"pin\.json: has no translation 'modern'; expected one of old, new"),
         ({"label": "later"}, r"new-words is version 1\.0; expected 2\.0 \(pip install --no-deps new-words==2\.0\)"),
-        ({"label": "other"}, r"pin\.json: other-words is not installed; expected 1\.0"),
+        ({"label": "other"}, r"pin\.json: other is not installed; expected 1\.0"),
     ):
         with pytest.raises(UserError, match=error):
             read(verses, PAIRS | {"a": "old"} | described)
@@ -216,8 +185,8 @@ def test_the_published_verses_are_read():
             pytest.skip(f"{pinned}, which has the verses, is not installed")
     source = read(MANIFEST, PAIRS | {"a": "wyc", "label": "web", "score": "bleu+chrf"})
     assert {split: len(some) for split, some in source.splits.items()} == {"train": 23627, "valid": 1381, "test": 3524}
-    groups = {split: {e.group for e in some} for split, some in source.splits.items()}
-    assert not groups["test"] & groups["train"] | groups["test"] & groups["valid"] | groups["valid"] & groups["train"]
+    groups = [{e.group for e in some} for some in source.splits.values()]
+    assert sum(map(len, groups)) == len(set().union(*groups))
     verse = next(e for e in source.splits["train"] if e.id == "01001001")
     assert verse.a == "In the bigynnyng God made of nouyt heuene and erthe."
     assert verse.answers[0].text == "In the beginning God created the heavens and the earth."
