@@ -98,8 +98,8 @@ class ExamplesConfig:
     choices: list[str] = field(default_factory=list)
     """The columns of the texts to choose from; or the one column of a .jsonl that has them as a list."""
     label: str | None = None
-    """The column of the label; for ``translation`` and ``summarization``, of the reference, or in a .jsonl of the list of
-    references; of two files of lines, how the name of the second ends: ``de``."""
+    """The column of the label; for ``translation`` and ``summarization``, of the reference, or in a .jsonl of a list of
+    them; of two files of lines, how the name of the second ends: ``de``."""
     labels: list[str] = field(default_factory=list)
     """The names of the classes; for a multiple choice, how the label denotes each choice ([]: 0, 1, ...); for tagged
     words, the types of entities, such as PER."""
@@ -380,8 +380,8 @@ class Texts(Kind):
 
     def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
         references = [reference.text for e in examples for reference in e.answers]
-        words = [sum(len(text.split()) for text in texts) for texts in ([e.a for e in examples], references)]
-        return {"references": len(references)} | dict(zip(("words", "reference_words"), words, strict=True))
+        words, reference_words = (sum(len(t.split()) for t in texts) for texts in ([e.a for e in examples], references))
+        return {"words": words, "references": len(references), "reference_words": reference_words}
 
 
 class Search(Kind):

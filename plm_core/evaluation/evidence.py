@@ -8,13 +8,13 @@ A folder of CSV files, sealed (``sealed_csv.py``); all but the last have one row
 * ``<task>.<seed>.csv``: ``id,sha256,group,subset,label,prediction,confidence,score,measured``, a file for each seed of
   fine-tuning; no task's name contains a dot. ``label`` and ``prediction`` are names of classes or, if the score
   measures numbers, numbers with all their digits; for tags, those of the words in IOB2, joined by spaces; for texts,
-  ``label`` is the JSON list of the right answers or the references, and ``prediction`` is empty if none is given; for minimal pairs,
-  ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of seed 0; for a search, ``prediction`` is
-  the rank of the relevant passage, and ``label`` is 1. ``confidence`` is the probability that the model assigned to its
-  answer; empty for a number. ``score`` is the task's main score (``answers.py`` says how it is written), the same in
-  all rows. ``subset`` is empty, or names a part that is also reported by itself, such as ``matched``. ``group`` is
-  empty, or names what the example has in common with others, such as their document: they are not independent
-  observations. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
+  ``label`` is the JSON list of the right answers or the references, and ``prediction`` is empty if none is given; for
+  minimal pairs, ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of seed 0; for a search,
+  ``prediction`` is the rank of the relevant passage, and ``label`` is 1. ``confidence`` is the probability that the
+  model gave its answer; empty for a number. ``score`` is the task's main score (``answers.py`` says how it is
+  written), the same in all rows. ``subset`` is empty, or names a part that is also reported by itself, such as
+  ``matched``. ``group`` is empty, or names what the example has in common with others, such as their document: they are
+  not independent observations. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
 * ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is the number of weights of the pretrained model.
 
 ``measured`` is a digest of what the result depends on in addition to model and example: the parameters of the
@@ -37,17 +37,7 @@ import numpy as np
 
 from plm_core.config import UserError
 from plm_core.corpus.splits_and_mixtures import hash_position
-from plm_core.evaluation.answers import (
-    Answers,
-    Ratios,
-    Results,
-    Sums,
-    Translations,
-    counted_results,
-    family,
-    parts_of,
-    score_by_subset,
-)
+from plm_core.evaluation.answers import Answers, Results, Sums, counted_results, family, parts_of, score_by_subset
 from plm_core.evaluation.example_counts import TIE, counts
 from plm_core.evaluation.sealed_csv import read_sealed
 from plm_core.evaluation.text_overlap import statistics
@@ -133,8 +123,8 @@ class Table:
         )
 
     def unread(self) -> Results:
-        """The results of a constant answer: the most frequent class, the mean, no entity, no answer, the empty
-        text, a tie, the last rank."""
+        """The results of a constant answer: the most frequent class, the mean, no entity, no answer or an empty text, a
+        tie, the last rank."""
         own = self.results
         assert not isinstance(own, Sums)
         if not isinstance(own, Answers):
@@ -145,7 +135,7 @@ class Table:
         answer = np.bincount(own.labels).argmax() if own.classes else own.labels.mean()
         return replace(own, predictions=np.full((1, len(own.labels)), answer))
 
-    def _resulting(self, score: str, predictions: Sequence[Sequence[str]]) -> Ratios | Translations:
+    def _resulting(self, score: str, predictions: Sequence[Sequence[str]]) -> Results:
         """The results of these answers of each seed: tags, texts, choices within pairs or ranks."""
         own = self.results
         counted = [_counted(score, self.ids, answers, self.labels) for answers in predictions]
@@ -314,7 +304,7 @@ def check_labels(score: str, labels: Sequence[str]) -> None:
 
 
 def _counted(score: str, ids: Sequence[str], predictions: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """``[2, P, N]``: numerators and denominators of one seed's answers or, of translations, their statistics ``[K, N]``;
+    """``[2, P, N]``: numerators and denominators of one seed's answers; of translations their statistics ``[K, N]``;
     ValueError, which names the example, if one is not written as in evidence."""
     of = family(score)
     parts = [part for part, _ in parts_of(score)]

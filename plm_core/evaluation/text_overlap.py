@@ -1,4 +1,4 @@
-"""How much a text has in common with reference texts: BLEU and chrF as sacrebleu counts them, ROUGE as rouge-score does.
+"""What a text has in common with reference texts: BLEU and chrF as sacrebleu counts them, ROUGE as rouge-score does.
 
 Sources: Post 2018, "A Call for Clarity in Reporting BLEU Scores"; Lin 2004, "ROUGE: A Package for Automatic Evaluation
 of Summaries". Both libraries are imported on first use: only tasks whose answers are texts need them.
@@ -30,16 +30,16 @@ def rouge(name: str, prediction: str, references: Texts) -> float:
 
 
 def signature(score: str, references: Sequence[Texts]) -> str:
-    """How a score was computed, so that it can be computed elsewhere: sacrebleu's signature of each part, or the version
-    of rouge-score; "" for other scores."""
+    """How a score was computed, so that others can do the same: sacrebleu's signature of each part, or the version of
+    rouge-score; "" for other scores."""
     parts = score.split("+")
     if parts[0].startswith("rouge"):
         return f"rouge-score {version('rouge-score')}, best of the references, no stemming"
     if parts[0] not in ("bleu", "chrf"):
         return ""
-    for name in parts:
+    for name in parts:  # a signature has the number of references of what was scored last
         _metric(name).corpus_score([""] * len(references), list(zip_longest(*references)))
-    return ", ".join(f"{name} {_metric(name).get_signature()}" for name in parts)
+    return ", ".join(f"{name}|{_metric(name).get_signature()}" for name in parts)
 
 
 @cache

@@ -10,6 +10,7 @@ from plm_core.config import UserError
 from plm_core.evaluation import evaluate_modules
 from plm_core.evaluation.answers import is_numeric_score
 from plm_core.evaluation.evidence import check_labels
+from plm_core.evaluation.text_overlap import signature
 from plm_core.finetuning.featurize import Rows
 from plm_core.finetuning.task_heads import Predicted, TaskHead, answered_rows
 from plm_core.text.tokenizers import Tokenizer
@@ -53,6 +54,12 @@ def measured(
         if not is_numeric_score(task.score) or len(set(right)) > 1:
             figures[f"{subset}/score"] = evaluate_modules.scores([task.score], answers, right, task.labels)[task.score]
     return figures | {"examples": len(test), "train_examples": len(train)}
+
+
+def signed(task: GlueTask, examples: Sequence[Example]) -> str:
+    """The score's name; if texts are compared, also how, so that others can do the same."""
+    how = signature(task.score, [KINDS[task.kind].gold(task, example) for example in examples])
+    return f"{task.score} ({how})" if how else task.score
 
 
 def require_scorable(task: GlueTask, split: str, examples: Sequence[Example]) -> None:

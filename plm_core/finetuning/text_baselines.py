@@ -29,10 +29,8 @@ TOKEN = re.compile(rf"\s*(?:[{UNSPACED}]|[^\W_{UNSPACED}]+|\S)")
 LONGEST_TEXT, MOST_CELLS = 100, 30_000_000
 """The most tokens of a text from which phrases are learned, and the most pairs of tokens of all texts: these take about
 1.5 GB, and 20 seconds."""
-ROUNDS = 5
-"""The rounds of expectation and maximisation."""
-LONGEST_PHRASE = 3
-"""The most words of a phrase of the source; one of the target may have twice as many."""
+ROUNDS, LONGEST_PHRASE = 5, 3
+"""The rounds of Model 1; the most words of a phrase of the source, of which the target's may have twice as many."""
 CANDIDATES, BEAM = 6, 8
 """The number of translations of a phrase, and of hypotheses of equal length, that are tried."""
 BIGRAM, LANGUAGE_MODEL, WORD = 0.7, 0.5, 1.0
@@ -51,7 +49,12 @@ def summaries(task: GlueTask, train: Examples, valid: Examples, test: Examples) 
 
 def lead(sentences: int) -> Way:
     """The first sentences of a text."""
-    return lambda text: " ".join(SENTENCE_ENDS.split(text)[:sentences])
+
+    def first(text: str) -> str:
+        ends = [end.start() for end in SENTENCE_ENDS.finditer(text)]
+        return text[: ends[sentences - 1]] if len(ends) >= sentences else text
+
+    return first
 
 
 def _best(task: GlueTask, ways: Sequence[Way], valid: Examples, test: Examples) -> tuple[list[str], list[float]]:
@@ -68,7 +71,7 @@ class PhraseTable:
     """Translations of phrases, learned from examples, and a bigram language model of their references."""
 
     def __init__(self, examples: Examples) -> None:
-        texts = [(_tokens(e.a.lower()), _tokens(reference.text)) for e in examples for reference in e.answers]
+        texts = [(tuple(map(str.lower, _tokens(e.a))), _tokens(r.text)) for e in examples for r in e.answers]
         pairs = [pair for pair in texts if max(map(len, pair)) <= LONGEST_TEXT]
         cells = itertools.accumulate(len(source) * len(target) for source, target in pairs)
         pairs = [pair for pair, total in zip(pairs, cells, strict=True) if total <= MOST_CELLS]
@@ -86,9 +89,8 @@ class PhraseTable:
 
     def translate(self, text: str) -> str:
         """The best translation without reordering (Koehn et al. 2003, section 2, with a beam); unknown words stay."""
-        written, source = _tokens(text), _tokens(text.lower())
-        if len(written) != len(source):  # a letter may have another number of them in lower case
-            written = source
+        written = _tokens(text)
+        source = tuple(map(str.lower, written))
         # Hypotheses by the number of words translated: the best for each last word, with its score.
         beams: list[dict[str, tuple[float, Words]]] = [{"": (0.0, ())}, *({} for _ in source)]
         for start, beam in enumerate(beams):
@@ -141,8 +143,8 @@ def _alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Iterato
         for _ in range(ROUNDS):
             expected = chance[number]
             expected /= np.bincount(chooser, expected)[chooser]
-            chance = np.bincount(number, expected)
-            chance /= np.bincount(word, chance)[word]
+            total = np.bincount(number, expected)
+            chance = total / np.bincount(word, total)[word]
         tables = zip(shapes, np.split(chance[number], ends), strict=True)
         links.append([table.reshape(shape).argmax(axis).tolist() for shape, table in tables])
     for chosen, choosing in zip(*links, strict=True):
@@ -175,7 +177,8 @@ def _phrases(points: set[Point], length: int) -> Iterator[tuple[slice, slice]]:
     for first in sorted(targets):
         for last in range(first, first + LONGEST_PHRASE):
             columns = [j for i in range(first, last + 1) for j in targets.get(i, ())]
-            begin, end = min(columns), max(columns) + 1
+            begin = min(columns)
+            end = max(columns) + 1
             inside = all(first <= i <= last for j in range(begin, end) for i in sources.get(j, ()))
             if last not in targets or not inside:
                 continue

@@ -36,7 +36,8 @@ def baseline(name: str) -> None:
         run.metrics |= finetune_results.measured(task, train, test, predicted)
         write_sealed(evidence, TASK_COLUMNS, finetune_results.evidence(task, test, predicted, config.measured([data])))
         score, without = run.metrics["score"], run.metrics["baseline"]
-        print(f"{name}: {task.score} {score:.3f} with words alone, {without:.3f} without reading, {len(test)} examples")
+        signed = finetune_results.signed(task, test)
+        print(f"{name}: {signed} {score:.3f} with words alone, {without:.3f} without reading, {len(test)} examples")
         run.outputs.append(evidence)
 
 

@@ -121,7 +121,8 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
 
         run.outputs += [evidence, curve, paths.FINETUNED / key, checked]
         score, baseline = (run.metrics[figure] for figure in ("score", "baseline"))
-        print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {len(test.examples)} examples")
+        signed = finetune_results.signed(task, test.examples)
+        print(f"{key}: {signed} {score:.3f}, without reading {baseline:.3f}, {len(test.examples)} examples")
         if test.cut:
             context = pretrained.model.config.context
             print(f"{key}: test examples longer than model.context ({context}), which were cut: {test.cut}")
