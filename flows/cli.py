@@ -507,10 +507,11 @@ def attend(
     model: Model = None,
     checkpoint: Checkpoint = None,
     out: Annotated[Path, Option(help="Write this PNG file.")] = Path("attention.png"),
+    written: Annotated[str, Option(help="Plot how an encoder-decoder attends to the text to write this one.")] = "",
 ) -> None:
     """Plot what each attention head of a model attends to."""
     with checkpoint_folder(model, checkpoint) as folder:
-        task("attend", text, checkpoint=folder, out=out.resolve())
+        task("attend", text, checkpoint=folder, out=out.resolve(), written=written)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from plm_core.finetuning.input_formats import InputFormat
+from plm_core.objectives.span_corruption import shifted
 
 
 @torch.no_grad()
@@ -25,6 +26,19 @@ def attention_maps(model: Any, ids: Tensor, input_format: InputFormat) -> Tensor
     with _Recorder() as recorder:
         input_format.states(model, ids, torch.zeros_like(ids), torch.tensor([ids.shape[1]], device=ids.device))
     return torch.cat(recorder.maps)
+
+
+@torch.no_grad()
+def cross_attention_maps(model: Any, ids: Tensor, written: Tensor) -> Tensor:
+    """How an encoder-decoder attends to a source, ids ``[1, K]``, to write the ids ``written`` [1, Q]: ``[L, H, Q, K]``.
+
+    Row i of a map is what is attended to in order to write token i.
+    """
+    model.eval()
+    states = model.encode(ids)
+    with _Recorder() as recorder:
+        model.decode(shifted(written), states)
+    return torch.cat(recorder.maps[1::2])  # each block attends to what is written first
 
 
 class _Recorder(TorchFunctionMode):

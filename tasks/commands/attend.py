@@ -10,7 +10,7 @@ import torch
 from typer import Argument, Option
 
 from plm_core import checkpoint
-from plm_core.attention_maps import attention_maps
+from plm_core.attention_maps import attention_maps, cross_attention_maps
 from plm_core.config import UserError
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.objectives import OBJECTIVES
@@ -27,37 +27,50 @@ def attend(
     text: Annotated[str, Argument(help="Plot the attention for this text.")],
     folder: Annotated[Path, Option("--checkpoint", help="Use the checkpoint in this folder.")],
     out: Annotated[Path, Option(help="Write this PNG file.")] = Path("attention.png"),
+    written: Annotated[str, Option(help="Plot how an encoder-decoder attends to the text to write this one.")] = "",
 ) -> None:
     """Plot the attention maps of a text: one row of maps per layer, one column per head.
 
     Raises:
-        UserError: the checkpoint is damaged, or the text has no tokens, or too many.
+        UserError: the checkpoint is damaged, or a text has no tokens, or too many; or ``written`` is given for a model
+            without a decoder of its own.
     """
     loaded = checkpoint.load(folder, prepare().device)
-    ids = loaded.tokenizer.encode(text)
-    if not ids:
-        raise UserError("attend.text: found no tokens; expected text")
     before, after = OBJECTIVES[loaded.config.objective].frame
-    ids = [*before, *ids, *after]
-    most = min(MOST_TOKENS, loaded.model.config.context)
-    if len(ids) > most:
-        raise UserError(f"attend.text: found {len(ids)} tokens, special ones included; expected at most {most}")
+    rows = []
+    for parameter, given in {"text": text, "written": written}.items():
+        ids = [*before, *loaded.tokenizer.encode(given), *after]
+        if parameter == "text" and len(ids) == len(before) + len(after):
+            raise UserError("attend.text: found no tokens; expected text")
+        most = min(MOST_TOKENS, loaded.model.config.context)
+        if len(ids) > most:
+            raise UserError(
+                f"attend.{parameter}: found {len(ids)} tokens, special ones included; expected at most {most}"
+            )
+        rows.append(ids)
+    if written and not hasattr(loaded.model, "decode"):
+        raise UserError("attend.written: given for a model that is no encoder-decoder; expected it left out")
     if out.suffix != ".png" or not out.parent.is_dir():
         raise UserError(f"attend.out: found {out}; expected a file name that ends in .png, in an existing folder")
     device = next(loaded.model.parameters()).device
-    input_format = input_format_of(loaded.config.objective, loaded.config.model)
-    maps = attention_maps(loaded.model, torch.tensor([ids], device=device), input_format).float().cpu().numpy()
+    source, target = (torch.tensor([ids], device=device) for ids in rows)
+    if written:
+        weights = cross_attention_maps(loaded.model, source, target)
+    else:
+        weights = attention_maps(loaded.model, source, input_format_of(loaded.config.objective, loaded.config.model))
+    maps = weights.float().cpu().numpy()
     # A space is shown as an open box, a newline as an arrow.
-    labels = [loaded.tokenizer.piece(i).replace("▁", "␣").replace("\n", "↵") for i in ids]
+    pieces = [[loaded.tokenizer.piece(i).replace("▁", "␣").replace("\n", "↵") for i in ids] for ids in rows]
+    columns, labels = pieces[0], pieces[bool(written)]
 
-    # A grid of maps [L, H, T, T], whose left and lower edges are labelled with the tokens.
+    # A grid of maps [L, H, Q, K], whose left and lower edges are labelled with the tokens.
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import colors, pyplot
 
-    L, H, T, _ = maps.shape
-    side = max(SMALLEST, PITCH * T)
+    L, H, Q, K = maps.shape
+    side = max(SMALLEST, PITCH * max(Q, K))
     width, height = side * H + 2.2, side * L + 1.8
     # In points: a large grid is viewed from further away, but token labels are always read up close.
     name_size = max(9.0, 4 * side)
@@ -75,9 +88,9 @@ def attend(
                 axes.set_title(f"head {head + 1}", fontsize=name_size)
             if head == 0:
                 axes.set_ylabel(f"layer {layer + 1}", fontsize=name_size)
-                axes.set_yticks(range(T), labels, parse_math=False)
+                axes.set_yticks(range(Q), labels, parse_math=False)
             if layer == L - 1:
-                axes.set_xticks(range(T), labels, rotation=90, parse_math=False)
+                axes.set_xticks(range(K), columns, rotation=90, parse_math=False)
     bar = figure.colorbar(image, ax=grid, shrink=min(1.0, max(0.25, 3 / (side * L))), aspect=20, pad=0.01)
     bar.set_label("weight", fontsize=name_size)
     bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
@@ -86,7 +99,7 @@ def attend(
     figure.supxlabel("the row's token attends to the column's token", fontsize=name_size)
     figure.savefig(out, dpi=110)
     pyplot.close(figure)
-    print(f"{out}: {L} layer(s), {H} head(s), {T} tokens")
+    print(f"{out}: {L} layer(s), {H} head(s), {K} tokens")
 
 
 if __name__ == "__main__":

@@ -7,14 +7,16 @@ import torch
 import transformers
 from torch.nn import functional as F
 
-from plm_core.attention_maps import attention_maps, weights
+from plm_core.attention_maps import attention_maps, cross_attention_maps, weights
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.interchange import FAMILIES
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
+from plm_core.models.t5 import T5, T5Config
 from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.objectives.span_corruption import shifted
 
 V, CONTEXT, T, L, H = 37, 13, 11, 2, 3
 SHAPE = {"vocab_size": V, "context": CONTEXT, "layers": L, "heads": H, "dropout": 0.0}
@@ -114,3 +116,18 @@ def test_the_maps_are_those_of_transformers(models, ids, name, objective):
     assert (set(missing), unexpected) == (set(family.tied), [])
     expected = torch.cat(other(ids, output_attentions=True).attentions)
     torch.testing.assert_close(attention_maps(own, ids, input_format_of(objective)), expected, rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_cross_attention_maps_are_those_of_transformers(device):
+    torch.manual_seed(7)
+    own = T5(T5Config(width=21, first_sentinel=V - 1, sentinels=3, **SHAPE)).double()
+    source, written = torch.randint(V, (1, T)), torch.randint(V, (1, 7))
+    family = FAMILIES["t5"]
+    config = transformers.T5Config(**family.their_config(vars(own.config)), attn_implementation="eager")
+    other = transformers.T5ForConditionalGeneration(config).double().eval()
+    other.load_state_dict(family.to_theirs(own.state_dict(), vars(own.config)), strict=False)
+    output = other(source, decoder_input_ids=shifted(written), output_attentions=True)
+    maps = cross_attention_maps(own, source, written)
+    assert maps.shape == (L, H, 7, T)
+    torch.testing.assert_close(maps, torch.cat(output.cross_attentions), rtol=1e-6, atol=1e-6)
