@@ -30,10 +30,8 @@ def attention_maps(model: Any, ids: Tensor, input_format: InputFormat) -> Tensor
 
 @torch.no_grad()
 def cross_attention_maps(model: Any, ids: Tensor, written: Tensor) -> Tensor:
-    """How an encoder-decoder attends to a source, ids ``[1, K]``, to write the ids ``written`` [1, Q]: ``[L, H, Q, K]``.
-
-    Row i of a map is what is attended to in order to write token i.
-    """
+    """How an encoder-decoder attends to a source, ids ``[1, K]``, when it writes each of the ids ``written`` [1, Q]:
+    ``[L, H, Q, K]``."""
     model.eval()
     states = model.encode(ids)
     with _Recorder() as recorder:

@@ -1,8 +1,8 @@
 """The learning rate of a run, and when the run ends: linear warm-up over steps, then decay over steps or over time.
 
-Sources: Goyal et al. 2017, section 2.2 (warm-up), Loshchilov and Hutter 2017 (cosine), Hu et al. 2024, "MiniCPM",
-section 4 (warm-up, stable, decay), Hägele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed
-Training Durations", section 3 (the form of its decay).
+Sources: Vaswani et al. 2017, section 5.3 (inverse square root), Goyal et al. 2017, section 2.2 (warm-up), Loshchilov and
+Hutter 2017 (cosine), Hu et al. 2024, "MiniCPM", section 4 (warm-up, stable, decay), Hägele et al. 2024, "Scaling Laws
+and Compute-Optimal Training Beyond Fixed Training Durations", section 3 (the form of its decay).
 """
 
 import math
@@ -25,6 +25,8 @@ def learning_rate_at(step: int, progress: float, config: OptimizerConfig) -> flo
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
+    if config.schedule == "inverse_sqrt":  # Vaswani et al. 2017, equation 3; the number of steps has no effect
+        return config.learning_rate * math.sqrt(max(1, config.warmup_steps) / (step + 1))
     progress = min(1.0, max(0.0, progress))
     if config.schedule == "cosine":
         height = 0.5 * (1 + math.cos(math.pi * progress))

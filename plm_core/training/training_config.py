@@ -25,7 +25,7 @@ class OptimizerConfig:
     """Steps of linear growth from 0 to the peak."""
     name: Literal["adamw", "muon"] = "adamw"
     """``muon``: Muon for the matrices of the blocks (``hidden_matrices``), AdamW for the rest."""
-    schedule: Literal["cosine", "linear", "wsd"] = "cosine"
+    schedule: Literal["cosine", "linear", "wsd", "inverse_sqrt"] = "cosine"
     """How the learning rate falls after the warm-up (``learning_rate_at``)."""
     decay_fraction: PositiveShare = DECAY_FRACTION
     """The final share of the steps after the warm-up, during which the rate falls; only for ``wsd``."""

@@ -16,15 +16,19 @@ import numpy as np
 import pytest
 import torch
 
+from plm_core.configs.architectures import EncoderDecoderConfig
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
+from plm_core.models.t5 import T5, T5Config
+from plm_core.models.transformer import Transformer
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
+from plm_core.objectives.span_corruption import SpanCorruption
 from plm_core.text.tokenizers import EOS
 from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.device import Device
@@ -45,6 +49,12 @@ PAPERS = {
     "bert_documents": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.4, packing="documents")),
     "xlnet": (XLNet, XLNetConfig(**SIZES, width=24, memory=5), Permutation(predict=2, reuse=7)),
     "transformer_xl": (XLNet, XLNetConfig(**SIZES, width=24, memory=11), Causal(streams=True)),
+    "t5": (T5, T5Config(**SIZES, width=21, sentinels=3), SpanCorruption(rate=0.3, span=2)),
+    "transformer": (
+        Transformer,
+        EncoderDecoderConfig(**SIZES, width=21, sentinels=3),
+        SpanCorruption(rate=0.3, span=2),
+    ),
 }
 
 

@@ -46,6 +46,13 @@ def test_learning_rate_schedules_match_their_papers(schedule, progress, height):
     assert learning_rate_at(7, progress, config) == pytest.approx(PEAK * (0.2 + 0.8 * height), rel=1e-12)
 
 
+def test_inverse_square_root_halves_after_four_warm_ups():
+    """Vaswani et al. 2017, equation 3, whose peak is d^-0.5 warmup^-0.5."""
+    config = OptimizerConfig(PEAK, 50, schedule="inverse_sqrt")
+    rates = [rate_of(step, 999, config) for step in (0, 49, 50, 199, 799)]
+    assert rates == pytest.approx([PEAK / 50, PEAK, PEAK * math.sqrt(50 / 51), PEAK / 2, PEAK / 4])
+
+
 @given(configs(), st.integers(1, 60))
 def test_learning_rate_warms_up_then_falls_within_bounds(config, after):
     warmup, steps = config.warmup_steps, config.warmup_steps + after
