@@ -6,10 +6,12 @@ import torch
 
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
+from plm_core.models.elmo import ELMo, ELMoConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.objectives.bidirectional import Bidirectional
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
@@ -17,6 +19,8 @@ from plm_core.objectives.permutation import Permutation
 from plm_core.objectives.replaced import Replaced
 
 SIZES = {"vocab_size": 307, "context": 29, "layers": 2, "heads": 3, "width": 24, "dropout": 0.0}
+LSTM = {name: size for name, size in SIZES.items() if name != "heads"} | {"cells": 53}
+LSTM |= {"characters": 5, "longest": 11, "filters": ((1, 7), (3, 13)), "highways": 1}
 
 PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES), Causal()),
@@ -37,6 +41,9 @@ PAPERS = {
         Permutation(predict=3, reuse=17, packing="documents"),
     ),
     "gpt_bert": (Llama, LlamaConfig(**SIZES, kv_heads=1), Hybrid(masked_rows=0.5, rate=0.3)),
+    "elmo": (ELMo, ELMoConfig(**LSTM), Bidirectional()),
+    "elmo_documents": (ELMo, ELMoConfig(**LSTM, activation="tanh"), Bidirectional(packing="documents")),
+    "lstm": (ELMo, ELMoConfig(**LSTM, backward=False), Causal()),
     "gpt_bert_documents": (GPT, GPTConfig(**SIZES), Hybrid(packing="documents", masked_rows=0.6, rate=0.3)),
 }
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from plm_core.benchmarks.task import KINDS
 from plm_core.finetuning.featurize import InputRow
-from plm_core.finetuning.input_formats import InputFormat
+from plm_core.finetuning.input_formats import InputFormat, mean_state
 from plm_core.finetuning.task_heads import CLASSES, NOWHERE, ExampleBatch, Predicted, TaskHead, padded
 from plm_core.objectives.objective import IGNORED, Batch, Carry, Loss
 from plm_core.text.tokenizers import PAD
@@ -90,9 +90,7 @@ class Classifier(nn.Module):
             rows = torch.arange(len(states), device=states.device)[:, None]
             vectors = states[rows, batch.places.clamp(min=0)]  # type: ignore[attr-defined]
         elif self.kind.reads == "mean":
-            read = torch.arange(states.shape[1], device=states.device) < batch.lengths.flatten()[:, None]
-            exact = states.to(torch.promote_types(states.dtype, torch.float32)).where(read[..., None], 0)
-            vectors = (exact.sum(1) / read.sum(1, keepdim=True)).unflatten(0, batch.lengths.shape)
+            vectors = mean_state(states, batch.lengths.flatten()).unflatten(0, batch.lengths.shape)
         else:
             summaries = self.input_format.summary(self.backbone, states, batch.lengths.flatten())
             vectors = summaries.unflatten(0, batch.lengths.shape)

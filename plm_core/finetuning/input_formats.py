@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from plm_core.objectives import OBJECTIVES
-from plm_core.text.tokenizers import BOS, CLS, SEP
+from plm_core.text.tokenizers import BOS, CLS, EOS, SEP
 
 Part = tuple[int | Literal["a", "b"], int]
 """A special token, or the place of a text; and its segment."""
@@ -96,6 +96,13 @@ def _last(model: Any, states: Tensor, lengths: Tensor) -> Tensor:
     return states[torch.arange(len(states), device=states.device), lengths - 1]
 
 
+def mean_state(states: Tensor, lengths: Tensor) -> Tensor:
+    """The mean of each row's states ``[B, T, D]``, without padding: ``[B, D]``, in float32 at least."""
+    read = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+    exact = states.to(torch.promote_types(states.dtype, torch.float32)).where(read[..., None], 0)
+    return exact.sum(1) / lengths[:, None]
+
+
 EXTRACT = InputFormat(
     single=((BOS, 0), ("a", 0), (CLS, 0)),
     pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
@@ -135,6 +142,18 @@ CLS_LAST = InputFormat(
     projected=True,
 )
 """Yang et al. 2019, section 2.5 and the released code: CLS is last, and its content state goes through a new layer."""
+
+
+BETWEEN_ENDS = InputFormat(
+    single=((BOS, 0), ("a", 0), (EOS, 0)),
+    pair=((BOS, 0), ("a", 0), (EOS, 0), ("b", 0), (EOS, 0)),
+    question=((CLS, 0), ("a", 0), (EOS, 0), ("b", 0), (EOS, 0)),
+    states=_encoded,
+    summary=lambda model, states, lengths: mean_state(states, lengths),
+    projected=False,
+)
+"""Peters et al. 2018 and the released code: a text between the marks of a sentence. How a text becomes one vector is left
+to each model of a task there; here it is the mean state, which both directions reach everywhere."""
 
 
 def input_format_of(objective: str, model: Mapping[str, Any] = MappingProxyType({})) -> InputFormat:

@@ -128,7 +128,7 @@ def section_of(target: Path) -> dict[str, Any]:
     """What a section of ``pretrain`` has to say to start from a checkpoint."""
     described = read_description(target)
     # The sizes that must be named: the rest is as it would be without.
-    needed = {size: described.model[size] for size in ("context", "layers", "heads", "width")}
+    needed = {s: described.model[s] for s in ("context", "layers", "heads", "width") if s in described.model}
     usual = vars(shape(described.architecture, needed | {"vocab_size": described.model["vocab_size"]}, str(target)))
     sizes = needed | {size: value for size, value in described.model.items() if value != usual[size]}
     start = {"checkpoint": target.as_posix(), "sha256": sha256_file(target / CHECKSUMS)}

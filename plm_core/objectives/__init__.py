@@ -6,6 +6,7 @@ file in the package for that.
 """
 
 from plm_core.config import choose
+from plm_core.objectives.bidirectional import Bidirectional
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
@@ -14,6 +15,7 @@ from plm_core.objectives.permutation import Permutation
 from plm_core.objectives.replaced import Replaced
 
 OBJECTIVES: dict[str, type[Objective]] = {
+    "bidirectional": Bidirectional,
     "causal": Causal,
     "hybrid": Hybrid,
     "masked": Masked,

@@ -214,7 +214,8 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
     """The pretrained model with a new head of random weights."""
     input_format = input_format_of(pretrained.config.objective, pretrained.config.model)
     torch.manual_seed(stream_seed(seed, "head"))
-    if pretrained.config.head is None and input_format.unread:
+    # Vectors that are computed from characters have not been pushed by the softmax.
+    if pretrained.config.head is None and input_format.unread and hasattr(pretrained.model, "tokens"):
         draw_anew(pretrained.model, input_format.unread)
     if config.lora is not None:
         adapt(pretrained.model, config.lora)

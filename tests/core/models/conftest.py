@@ -5,6 +5,7 @@ import torch
 
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
+from plm_core.models.elmo import ELMo, ELMoConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
@@ -22,6 +23,12 @@ MODELS = {
         {"vocab_size": 99, "context": 17, "layers": 4, "heads": 3, "width": 30, **LOCAL},
     ),
     "electra": (ELECTRA, ELECTRAConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
+    "elmo": (
+        ELMo,
+        ELMoConfig,
+        {"vocab_size": 99, "context": 17, "layers": 2, "width": 22, "cells": 23, "characters": 5, "longest": 12}
+        | {"filters": ((1, 3), (2, 7), (4, 9))},
+    ),
     "xlnet": (XLNet, XLNetConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}),
 }
 

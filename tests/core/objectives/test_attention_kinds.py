@@ -23,6 +23,9 @@ KINDS = {
     "xlnet": {"bias"},
     "transformer_xl": {"bias"},
     "xlnet_documents": {"bias"},
+    "elmo": set(),
+    "elmo_documents": set(),
+    "lstm": set(),
     "gpt_bert": {"mask"},
     "gpt_bert_documents": {"mask"},
 }
