@@ -201,7 +201,7 @@ class XLNetConfig(TransformerConfig):
 
 @section
 class ELMoConfig(ModelConfig):
-    """Section ``model`` of an ELMo, or of one LSTM language model. ``width`` is the size of the states of both directions
+    """Section ``model`` of an ELMo, or of one LSTM language model. ``width`` is the size of both directions' states
     together."""
 
     dropout: Probability = 0.1
@@ -314,7 +314,7 @@ _XLNET = {
 }
 _ELMO = {
     # The released models of allenai/bilm-tf, by the names of their files (2x4096_512_2048cnn_2xhighway and so on); the
-    # vocabulary is that of the 1 Billion Word Benchmark. They were trained on rows of 20 tokens that continue each other.
+    # vocabulary is that of the 1 Billion Word Benchmark. They read rows of 20 tokens, each continuing the one before.
     "small": _BILM | {"width": 256, "highways": 1},
     "medium": _BILM | {"width": 512, "highways": 1},
     "original": _BILM | {"width": 1024},

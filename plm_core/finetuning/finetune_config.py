@@ -31,8 +31,8 @@ class Transfer:
 
 @section
 class FeaturesConfig:
-    """Section ``finetune.features``: models that are not fine-tuned. Their layers are mixed, and a small model on top is
-    trained for each task (``plm_core/finetuning/features.py``)."""
+    """Section ``finetune.features``: models that are not fine-tuned. Their layers are mixed, and a small model on
+    top is trained for each task (``plm_core/finetuning/features.py``)."""
 
     models: list[str]
     """The names of these models."""

@@ -152,8 +152,8 @@ BETWEEN_ENDS = InputFormat(
     summary=lambda model, states, lengths: mean_state(states, lengths),
     projected=False,
 )
-"""Peters et al. 2018 and the released code: a text between the marks of a sentence. How a text becomes one vector is left
-to each model of a task there; here it is the mean state, which both directions reach everywhere."""
+"""Peters et al. 2018 and the released code: a text between the marks of a sentence. How a text becomes one vector is
+left to the model of a task there; here it is the mean state."""
 
 
 def input_format_of(objective: str, model: Mapping[str, Any] = MappingProxyType({})) -> InputFormat:

@@ -72,7 +72,8 @@ def import_bilm(source: Path, target: Path, address: str = "") -> str:
             "residual": bool(lstm.get("use_skip_connections")),
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{options_file}: lacks {error}; expected the options of a biLM that reads characters") from error
+        expected = "expected the options of a biLM that reads characters"
+        raise UserError(f"{options_file}: lacks {error}; {expected}") from error
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model: Any = checkpoint.build("elmo", sizes, str(options_file))
@@ -161,7 +162,8 @@ def _ours(theirs: dict[str, Tensor], config: ELMoConfig) -> dict[str, Tensor]:
     for number in range(len(config.filters)):
         ours[f"words.filters.{number}.weight"] = take(f"CNN/W_cnn_{number}")[0].permute(2, 1, 0)
         ours[f"words.filters.{number}.bias"] = take(f"CNN/b_cnn_{number}")
-    layers = {"words.project": "CNN_proj/{}_proj"} if sum(count for _, count in config.filters) != config.one_way else {}
+    projected = sum(count for _, count in config.filters) != config.one_way
+    layers = {"words.project": "CNN_proj/{}_proj"} if projected else {}
     for number in range(config.highways):
         layers[f"words.highways.{number}.gate"] = f"CNN_high_{number}/{{}}_carry"
         layers[f"words.highways.{number}.transform"] = f"CNN_high_{number}/{{}}_transform"

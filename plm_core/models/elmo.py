@@ -19,6 +19,7 @@ direction's state, D that of both, C cells, V vocabulary.
 
 import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,7 +120,7 @@ class Block(nn.Module):
             """What each direction reads, in the order of reading."""
             return torch.stack([t.flip(1) if back else t for t, back in zip(tensors, directions, strict=True)])
 
-        lstms = [self.lstms[direction] for direction in directions]
+        lstms: list[Any] = [self.lstms[direction] for direction in directions]
         # Weights are read once: with LoRA, each is computed when it is read.
         recur = torch.stack([lstm.recur.weight for lstm in lstms]).mT
         project = None if lstms[0].project is None else torch.stack([lstm.project.weight for lstm in lstms]).mT
@@ -152,7 +153,8 @@ class Block(nn.Module):
             h, c = output, cells
             outputs.append(h)
 
-        y = torch.cat([t.flip(1) if back else t for t, back in zip(torch.stack(outputs, 2), directions, strict=True)], -1)
+        made = zip(torch.stack(outputs, 2), directions, strict=True)
+        y = torch.cat([part.flip(1) if back else part for part, back in made], dim=-1)
         return x + y if self.residual else y, (h, c)
 
 
@@ -206,12 +208,12 @@ class ELMo(nn.Module):
         states: list[State] | None = None,
         directions: Sequence[int] = (),
     ) -> tuple[list[Tensor], list[State]]:
-        """The tokens' vectors, once for each direction, and the output of each layer, L + 1 times ``[B, T, D]``; and the
-        state of each layer after the row.
+        """The tokens' vectors, once for each direction, and the output of each layer, L + 1 times ``[B, T, D]``; and
+        the state of each layer after the row.
 
         ``attention_mask`` [B, T] is false for padding, which no position sees. ``documents`` [B, T] holds the document
-        of each id in its row: each is read independently. The row continues from ``states``, as a previous call returned
-        them. ``directions`` are 0 (forward), 1 (backward) or both; by default those that the model has.
+        of each id in its row: each is read independently. The row continues from ``states``, as the previous call
+        returned them. ``directions`` are 0 (forward), 1 (backward) or both; by default those that the model has.
 
         Raises:
             ValueError: as ``embed``, or ``documents`` are not as in ``blocks.py``, or given together with
@@ -224,7 +226,8 @@ class ELMo(nn.Module):
         directions = directions or range(1 + self.config.backward)
         outputs = [self.embed(ids).repeat(1, 1, len(directions))]
         after = []
-        for block, state in zip(self.blocks, states or [None] * len(self.blocks), strict=True):
+        for number, block in enumerate(self.blocks):
+            state = states[number] if states else None
             output, state = block(outputs[-1], attention_mask, documents, directions, state)
             outputs.append(output)
             after.append(state)
@@ -292,6 +295,6 @@ def initialise(model: ELMo) -> None:
                 nn.init.uniform_(module.weight, -0.05, 0.05)
             else:
                 nn.init.normal_(module.weight, std=(module.in_channels * module.kernel_size[0]) ** -0.5)
-            nn.init.zeros_(module.bias)
+            module.bias.zero_()  # type: ignore[union-attr]
     nn.init.uniform_(model.words.letters.weight, -1.0, 1.0)
     model.words.letters.weight[0] = 0.0

@@ -1,5 +1,5 @@
-"""Language modelling in both directions: each token given those before it, and given those after it. Peters et al. 2018,
-section 3.1.
+"""Language modelling in both directions: each token given those before it, and given those after it. Peters et al.
+2018, section 3.1.
 
 Rows are those of the causal objective. The forward direction predicts the token after each position, as there; the
 backward direction, which reads from right to left, the token before it. The loss is the joint log-likelihood of the
@@ -42,8 +42,8 @@ class Bidirectional(Causal):
     likelihood = Quantity(
         "two_way_bits_per_byte",
         scorer="plm_core.evaluation.likelihood.bits_per_byte:score_two_way",
-        meaning="the mean of two likelihoods of the text, from left to right and from right to left: each is one by the "
-        "chain rule, and both together are not",
+        meaning="the mean of two likelihoods of the text, from left to right and from right to left, each by the chain "
+        "rule",
     )
     beside = (Causal.likelihood,)
     perplexity = False

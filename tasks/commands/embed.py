@@ -82,7 +82,8 @@ def embed(
                 writer.write(embedded)
                 cut += embedded["cut"]
     shutil.rmtree(parts)
-    print(f"{output}: {writer.count:,} vectors of {features.width if features else loaded.model.config.width}; {cut:,} texts were cut")
+    width = features.width if features else loaded.model.config.width
+    print(f"{output}: {writer.count:,} vectors of {width}; {cut:,} texts were cut")
 
 
 def _same(row: Row) -> Row:

@@ -28,7 +28,15 @@ from plm_core.config import join_names
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.evaluation.sealed_csv import write_rows, write_sealed
 from plm_core.finetuning import finetune_results
-from plm_core.finetuning.classifier import Classifier, collate, draw_anew, example_loss, new_features, predict, set_dropout
+from plm_core.finetuning.classifier import (
+    Classifier,
+    collate,
+    draw_anew,
+    example_loss,
+    new_features,
+    predict,
+    set_dropout,
+)
 from plm_core.finetuning.featurize import Batching, Rows, encoded, read_rows
 from plm_core.finetuning.finetune_config import PARAMETERS, FeaturesConfig, FinetuneConfig
 from plm_core.finetuning.input_formats import input_format_of
@@ -129,7 +137,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
 
 
 def finetune_checkpoint(name: str, task_name: str, folder: Path, evidence: Path) -> None:
-    """Fine-tune any checkpoint, of the model NAME, on the current examples, with every seed, and write only its evidence."""
+    """Fine-tune a checkpoint of the model NAME on the current examples, with every seed; write only its evidence."""
     config = stage_parameters.section("finetune", FinetuneConfig)
     names = [task for task in (task_name, config.learned_before(task_name)) if task]
     stage_parameters.require_examples("finetune.tasks", names)
@@ -157,7 +165,7 @@ def fit(
     snapshots: Snapshots,
     run: Stage | None,
 ) -> FinetuneOutcome:
-    """Train a classifier on the model of this name, keep the weights with the best validation, and predict the test examples.
+    """Train a classifier on the model of this name, keep the weights that validate best, and predict the test examples.
 
     Raises:
         UserError: the examples allow no score, or the model cannot read them.
@@ -226,9 +234,7 @@ def new_classifier(
         draw_anew(pretrained.model, input_format.unread)
     if features:
         mixed = new_features(pretrained, features)
-        return Classifier(
-            pretrained.model, input_format, task.kind, len(task.labels), config.dropout, features=mixed
-        )
+        return Classifier(pretrained.model, input_format, task.kind, len(task.labels), config.dropout, features=mixed)
     if config.lora is not None:
         adapt(pretrained.model, config.lora)
     if config.training.backbone_dropout is not None:

@@ -65,9 +65,18 @@ def test_an_imported_bilm_is_a_start_whose_softmax_was_drawn(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda o: o["char_cnn"]["filters"].pop(), r"hdf5: words\.project\.weight is of shape \[16, 124\]; expected .*\[16, 60\] by"),
-        (lambda o: o["char_cnn"]["filters"].append([6, 7]), r"hdf5: does not fit options\.json \(lacks 'CNN/W_cnn_5'\)"),
-        (lambda o: o["lstm"].update(dim=48), r"\.read\.weight is of shape \[256, 16\]; expected .*\[192, 16\] by options"),
+        (
+            lambda o: o["char_cnn"]["filters"].pop(),
+            r"hdf5: words\.project\.weight is of shape \[16, 124\]; expected .*\[16, 60\] by",
+        ),
+        (
+            lambda o: o["char_cnn"]["filters"].append([6, 7]),
+            r"hdf5: does not fit options\.json \(lacks 'CNN/W_cnn_5'\)",
+        ),
+        (
+            lambda o: o["lstm"].update(dim=48),
+            r"\.read\.weight is of shape \[256, 16\]; expected .*\[192, 16\] by options",
+        ),
         (lambda o: o["lstm"].update(n_layers=1), r"hdf5: contains RNN_0/RNN/.*/Cell1/LSTMCell/B, which options\.json"),
         (lambda o: o.pop("char_cnn"), r"options\.json: lacks 'char_cnn'; expected the options of a biLM"),
         (lambda o: o["char_cnn"].update(activation="gelu"), r"model\.activation: found the text 'gelu'; expected"),
