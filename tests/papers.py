@@ -7,12 +7,14 @@ import torch
 from plm_core.configs.architectures import EncoderDecoderConfig
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
+from plm_core.models.elmo import ELMo, ELMoConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.t5 import T5, T5Config
 from plm_core.models.transformer import Transformer
 from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.objectives.bidirectional import Bidirectional
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
@@ -21,6 +23,8 @@ from plm_core.objectives.replaced import Replaced
 from plm_core.objectives.span_corruption import SpanCorruption
 
 SIZES = {"vocab_size": 307, "context": 29, "layers": 2, "heads": 3, "width": 24, "dropout": 0.0}
+LSTM = {name: size for name, size in SIZES.items() if name != "heads"} | {"cells": 53}
+LSTM |= {"characters": 5, "longest": 11, "filters": ((1, 7), (3, 13)), "highways": 1}
 
 PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES), Causal()),
@@ -44,6 +48,9 @@ PAPERS = {
     "t5": (T5, T5Config(**SIZES, gated=True, sentinels=7), SpanCorruption(rate=0.25)),
     "transformer": (Transformer, EncoderDecoderConfig(**SIZES, sentinels=7), SpanCorruption()),
     "gpt_bert": (Llama, LlamaConfig(**SIZES, kv_heads=1), Hybrid(masked_rows=0.5, rate=0.3)),
+    "elmo": (ELMo, ELMoConfig(**LSTM), Bidirectional()),
+    "elmo_documents": (ELMo, ELMoConfig(**LSTM, activation="tanh"), Bidirectional(packing="documents")),
+    "lstm": (ELMo, ELMoConfig(**LSTM, backward=False), Causal()),
     "gpt_bert_documents": (GPT, GPTConfig(**SIZES), Hybrid(packing="documents", masked_rows=0.6, rate=0.3)),
     "gpt_bert_1": (GPT, GPTConfig(**SIZES, norm="post"), Hybrid(packing="documents", masked_rows=0.6, rate=0.3)),
 }

@@ -1,11 +1,11 @@
 """The section ``model`` of each architecture, and the published sizes by name. Read without torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from plm_core.config import Probability, UserError, from_dict, section
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @section
-class TransformerConfig:
+class ModelConfig:
     """The part of section ``model`` that all architectures share; the vocabulary comes from the tokenizer."""
 
     vocab_size: PositiveInt
@@ -23,10 +23,8 @@ class TransformerConfig:
     """The largest T: how many positions are read at once. Absolute positions have an embedding each."""
     layers: PositiveInt
     """L, the number of blocks."""
-    heads: PositiveInt
-    """H, attention heads per block; must divide ``width``."""
     width: PositiveInt
-    """D, the size of the residual stream."""
+    """D, the size of the hidden states: in a transformer, of the residual stream."""
     dropout: Probability = 0.1
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
     initializer_range: PositiveFloat = 0.02
@@ -34,6 +32,14 @@ class TransformerConfig:
     initial_embeddings: Literal["drawn", "neighbours"] = "drawn"
     """The token embeddings before pretraining: drawn at random, as published, or from each token's neighbours in the
     training text (``plm_core.text.cooccurrence``), which a run of a few minutes has no time to learn."""
+
+
+@section
+class TransformerConfig(ModelConfig):
+    """The part of section ``model`` that all transformers share."""
+
+    heads: PositiveInt = field(kw_only=True)
+    """H, attention heads per block; must divide ``width``."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads and getattr(self, "head_width", None) is None:
@@ -182,7 +188,7 @@ class ELECTRAConfig(TransformerConfig):
 
     def _blocks(self, heads: int) -> BERTConfig:
         width = heads * self.width // self.heads
-        return BERTConfig(self.vocab_size, self.context, self.layers, heads, width, dropout=self.dropout)
+        return BERTConfig(self.vocab_size, self.context, self.layers, width, self.dropout, heads=heads)
 
 
 @section
@@ -247,6 +253,64 @@ class T5Config(EncoderDecoderConfig):
         object.__setattr__(self, "head_width", self.head_width or self.width // self.heads)
 
 
+@section
+class ELMoConfig(ModelConfig):
+    """Section ``model`` of an ELMo, or of one LSTM language model. ``width`` is the size of both directions' states
+    together."""
+
+    dropout: Probability = 0.1
+    """The probability of zeroing an input of each LSTM, or an output of the last ones."""
+    initializer_range: PositiveFloat = 0.02
+    """The standard deviation of a new head's weights in fine-tuning. The model's own are drawn as released."""
+    initial_embeddings: Literal["drawn"] = "drawn"
+    """Tokens have no embeddings of their own to begin with: theirs are computed from their characters."""
+    cells: PositiveInt | None = None
+    """C, the memory cells of each LSTM, which are projected to the size of its state; if both are equal, they are not.
+    Null for 4 times ``width``, as released."""
+    characters: PositiveInt = 16
+    """E, the size of a character's embedding."""
+    longest: Annotated[int, Field(ge=3)] = 50
+    """The most characters (bytes) of a token, the marks of its beginning and end included; more are cut off."""
+    filters: tuple[tuple[PositiveInt, PositiveInt], ...] = (
+        (1, 32),
+        (2, 32),
+        (3, 64),
+        (4, 128),
+        (5, 256),
+        (6, 512),
+        (7, 1024),
+    )
+    """The convolutions over characters: width and number of filters of each."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """What follows the maximum of a filter."""
+    highways: NonNegativeInt = 2
+    """Highway layers after the filters."""
+    cell_clip: PositiveFloat | None = 3.0
+    """The largest absolute value of a memory cell; null for any."""
+    projection_clip: PositiveFloat | None = 3.0
+    """The largest absolute value of a projected state; null for any."""
+    residual: bool = True
+    """Whether the input of each LSTM after the first is added to its output (``use_skip_connections``)."""
+    backward: bool = True
+    """Whether there is a second direction, from right to left; false for a language model (Jozefowicz et al. 2016)."""
+
+    @property
+    def one_way(self) -> int:
+        """P, the size of the state of each direction."""
+        return self.width // 2 if self.backward else self.width
+
+    def __post_init__(self) -> None:
+        if self.backward and self.width % 2:
+            raise ValueError(f"width: {self.width}; expected an even number, half of it for each direction")
+        # Filled in, so that a checkpoint says what its sizes are.
+        object.__setattr__(self, "cells", self.cells or 4 * self.width)
+        if (self.cells or 0) < self.one_way:
+            raise ValueError(f"cells: {self.cells}; expected at least {self.one_way}, the size of a direction's state")
+        widest = max((width for width, _ in self.filters), default=0)
+        if not 0 < widest <= self.longest:
+            raise ValueError(f"filters: the widest is {widest}; expected one at least, and none above {self.longest}")
+
+
 _GPT2 = {"vocab_size": 50257, "context": 1024}
 _GPT3 = {"vocab_size": 50257, "context": 2048}
 _LLAMA1: dict[str, float] = {"vocab_size": 32000, "context": 2048, "tied": False}
@@ -281,6 +345,7 @@ _LLAMA = {
     "3.2-1B": _LLAMA3 | {"layers": 16, "heads": 32, "width": 2048, "kv_heads": 8, "inner": 8192},
     "3.2-3B": _LLAMA3 | {"layers": 28, "heads": 24, "width": 3072, "kv_heads": 8, "inner": 8192},
 }
+_BILM = {"vocab_size": 793471, "context": 128, "layers": 2}
 _MODERN = {"vocab_size": 50368, "context": 8192}
 _BERT = {
     # Devlin et al. 2019, section 3; the vocabulary is that of the released uncased models.
@@ -320,6 +385,13 @@ _XLNET = {
     "base": {"vocab_size": 32000, "context": 512, "layers": 12, "heads": 12, "width": 768, "memory": 384},
     "large": {"vocab_size": 32000, "context": 512, "layers": 24, "heads": 16, "width": 1024, "memory": 384},
 }
+_ELMO = {
+    # The released models of allenai/bilm-tf, by the names of their files (2x4096_512_2048cnn_2xhighway and so on); the
+    # vocabulary is that of the 1 Billion Word Benchmark. They read rows of 20 tokens, each continuing the one before.
+    "small": _BILM | {"width": 256, "highways": 1},
+    "medium": _BILM | {"width": 512, "highways": 1},
+    "original": _BILM | {"width": 1024},
+}
 
 
 @dataclass(frozen=True)
@@ -327,7 +399,7 @@ class Architecture:
     """What is known about an architecture without importing its model."""
 
     config: type[Any]
-    """A section with the sizes of ``TransformerConfig``."""
+    """A section with the sizes of ``ModelConfig``."""
     presets: Mapping[str, Mapping[str, Any]]
     """The published sizes by name."""
     objectives: tuple[str, ...]
@@ -355,6 +427,7 @@ MODELS = {
         EncoderDecoderConfig, _TRANSFORMER, ("span_corruption",), place="plm_core.models.transformer:Transformer"
     ),
     "t5": Architecture(T5Config, _T5, ("span_corruption",), place="plm_core.models.t5:T5"),
+    "elmo": Architecture(ELMoConfig, _ELMO, ("causal", "bidirectional"), place="plm_core.models.elmo:ELMo"),
 }
 """The architectures by name; the only such table."""
 
@@ -389,6 +462,6 @@ def differing_sizes(ours: Any, theirs: Any) -> list[str]:
     it, as in section 2.2.2 of ModernBERT's paper.
     """
     free = set(_NOT_COMPUTED)
-    if isinstance(ours, LlamaConfig | ModernBERTConfig | XLNetConfig | EncoderDecoderConfig):
+    if isinstance(ours, LlamaConfig | ModernBERTConfig | XLNetConfig | EncoderDecoderConfig | ELMoConfig):
         free |= {"context", "rope_base"} if ours.context > theirs.context else {"context"}
     return [name for name, value in vars(ours).items() if name not in free and value != vars(theirs)[name]]

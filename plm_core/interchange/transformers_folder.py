@@ -70,7 +70,7 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
         raise UserError(f"{checkpoint_folder}: is a fine-tuned model; expected a pretrained one, or one for search")
     if config.head is not None and input_format_of(config.objective).single[0][0] != CLS:
         raise UserError(f"{checkpoint_folder}: is a {config.objective} model for search; expected a masked one")
-    if config.published is not None:
+    if config.published is not None and "model_type" in config.published.config:
         _export_published(loaded, config.published, target)
         return
     sizes = asdict(loaded.model.config)

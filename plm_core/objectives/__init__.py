@@ -6,6 +6,7 @@ file in the package for that.
 """
 
 from plm_core.config import choose
+from plm_core.objectives.bidirectional import Bidirectional
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
@@ -15,6 +16,7 @@ from plm_core.objectives.replaced import Replaced
 from plm_core.objectives.span_corruption import SpanCorruption
 
 OBJECTIVES: dict[str, type[Objective]] = {
+    "bidirectional": Bidirectional,
     "causal": Causal,
     "hybrid": Hybrid,
     "masked": Masked,

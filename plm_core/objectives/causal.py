@@ -68,6 +68,8 @@ class Causal(Objective):
     in memory from seeing each other."""
 
     def require_fit(self, config: Any) -> None:
+        if getattr(config, "backward", False):
+            raise ValueError("model.backward: true; expected false, or objective.name: bidirectional")
         memory = getattr(config, "memory", None)
         if self.packing == "documents" and memory == 0:
             raise ValueError(
@@ -82,6 +84,10 @@ class Causal(Objective):
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         self.require_fit(config)
+        return self.causal_rows(store, config, rows)
+
+    def causal_rows(self, store: TokenStore, config: Any, rows: int) -> Batches:
+        """Rows in which every token is predicted from those before it."""
         T = config.context
         # Rows of T + 1 tokens that overlap by one: inputs and their next tokens.
         if self.packing == "documents" and not self.streams:

@@ -166,6 +166,7 @@ class WordPiece(LibraryTokenizer):
 
     kind = "wordpiece"
     lossless = False
+    continues = CONTINUES
 
     def decode(self, ids: Sequence[int]) -> str:
         """The words of token ids with one space between them; special tokens, including UNK, are left out."""

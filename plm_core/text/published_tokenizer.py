@@ -52,6 +52,7 @@ class Published(Tokenizer):
         """The published id of each of ``PIECES``, None if it has none."""
         self.name: str = own["file"]
         """The name of the published file."""
+        self.continues = self.library.continues
         self.content = content
         """Its bytes."""
 
@@ -118,6 +119,9 @@ class _Library:
         self.model.encode_special_tokens = True
         steps = json.dumps([json.loads(content).get(step) for step in ("pre_tokenizer", "decoder")])
         self.byte_level = '"ByteLevel"' in steps
+        model = json.loads(content)["model"]
+        # A word never begins with a space, so that each piece of a vocabulary of words begins one.
+        self.continues = {"WordPiece": model.get("continuing_subword_prefix"), "WordLevel": " "}.get(model.get("type"))
 
     @property
     def highest(self) -> int:
@@ -148,6 +152,8 @@ class _Library:
 
 class _Pieces:
     """A model of sentencepiece."""
+
+    continues = None
 
     def __init__(self, content: bytes) -> None:
         try:

@@ -4,6 +4,7 @@ A tokenizer is trained by one stage and read by all later ones.
 """
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from plm_core.config import UserError, section
-from plm_core.corpus.normalize import normalize
+from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
 from plm_core.shared.options import Tokenizers
 
 PAD, UNK, BOS, EOS, MASK, CLS, SEP = range(7)
@@ -95,6 +96,8 @@ class Tokenizer(ABC):
     """Whether ``decode(encode(text)) == normalize(text)`` for every string."""
     kind: str
     """As in ``TokenizerConfig``."""
+    continues: str | None = None
+    """The mark of a piece that does not begin a word; None if those that do are marked, by ``▁``."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         """A tokenizer of the file's content ``data``; ``path`` is its name in messages."""
@@ -135,6 +138,15 @@ class Tokenizer(ABC):
     @abstractmethod
     def piece(self, token: int) -> str:
         """The token with this id, for people to read: a space as ``▁``, and a byte of a character as ``<0xE2>``."""
+
+    def letters(self, token: int) -> tuple[bytes, bool]:
+        """The text of a token without the space or the mark before it, and whether a word begins with it."""
+        piece = self.piece(token)
+        text = piece.removeprefix(WORD_BOUNDARY if self.continues is None else self.continues)
+        begins = (text != piece) == (self.continues is None)
+        if re.fullmatch(r"(<0x[0-9A-F]{2}>)+", text):
+            return bytes(int(byte, 16) for byte in re.findall("0x(..)", text)), begins
+        return text.replace(WORD_BOUNDARY, " ").encode(), begins
 
     @abstractmethod
     def _encode(self, texts: list[str]) -> Sequence[Sequence[int]]:

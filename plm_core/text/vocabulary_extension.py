@@ -101,13 +101,17 @@ def _merges(
 
 
 def grow_weights(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], tokenizer: Tokenizer) -> dict[str, Tensor]:
-    """A start's weights in the shapes of ``like``: a piece that it lacks gets the mean of the rows of its parts."""
+    """A start's weights in the shapes of ``like``: a piece that it lacks gets the mean of the rows of its parts, and of
+    numbers that are not weights (characters) those of ``like``."""
 
-    def filled(tensor: Tensor, rows: int) -> Tensor:
+    def filled(tensor: Tensor, own: Tensor) -> Tensor:
+        rows = len(own)
         if missing := rows - len(tensor):
+            if not tensor.is_floating_point():
+                return torch.cat((tensor, own[-missing:]))
             tensor = torch.cat((tensor, tensor.new_empty(missing, *tensor.shape[1:])))
             for token, parts in enumerate(tokenizer.parts[-missing:], rows - missing):
                 tensor[token] = tensor[parts].mean(0)
         return tensor
 
-    return {name: filled(tensor, len(like[name])) if tensor.dim() else tensor for name, tensor in weights.items()}
+    return {name: filled(tensor, like[name]) if tensor.dim() else tensor for name, tensor in weights.items()}

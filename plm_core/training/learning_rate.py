@@ -1,8 +1,8 @@
 """The learning rate of a run, and when the run ends: linear warm-up over steps, then decay over steps or over time.
 
-Sources: Vaswani et al. 2017, section 5.3 (inverse square root), Goyal et al. 2017, section 2.2 (warm-up), Loshchilov and
-Hutter 2017 (cosine), Hu et al. 2024, "MiniCPM", section 4 (warm-up, stable, decay), Hägele et al. 2024, "Scaling Laws
-and Compute-Optimal Training Beyond Fixed Training Durations", section 3 (the form of its decay).
+Sources: Vaswani et al. 2017, section 5.3 (inverse square root), Goyal et al. 2017, section 2.2 (warm-up), Loshchilov
+and Hutter 2017 (cosine), Hu et al. 2024, "MiniCPM", section 4 (warm-up, stable, decay), Hägele et al. 2024, "Scaling
+Laws and Compute-Optimal Training Beyond Fixed Training Durations", section 3 (the form of its decay).
 """
 
 import math

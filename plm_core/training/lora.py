@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from plm_core.config import UserError
 from plm_core.training.training_config import LoRAConfig
 
 
@@ -34,7 +35,11 @@ def adapt(backbone: nn.Module, config: LoRAConfig, also: Collection[str] = ()) -
 
     The parameters named in ``also`` are trained in full, and so is a pooler, like the head after it: without
     next-sentence prediction it has never had a gradient.
+
+    Raises:
+        UserError: the blocks have no such matrices.
     """
+    adapted = 0
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_(name.startswith("pooler.") or name in also)
     for name, layer in list(backbone.named_modules()):
@@ -42,6 +47,9 @@ def adapt(backbone: nn.Module, config: LoRAConfig, also: Collection[str] = ()) -
             kind = "attention" if ".attention." in name else "feed_forward"
             if kind in config.targets:
                 parametrize.register_parametrization(layer, "weight", Update(layer.weight, config))
+                adapted += 1
+    if not adapted:
+        raise UserError(f"lora.targets: this model has no {' or '.join(config.targets)}; expected feed_forward")
 
 
 @torch.no_grad()

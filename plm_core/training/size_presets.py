@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plm_core.config import UserError
-from plm_core.configs.architectures import MODELS
+from plm_core.configs.architectures import MODELS, TransformerConfig
 
 HEAD = 64
 """The width of a head (Vaswani et al. 2017, section 3.2.2, and all published sizes up to the largest GPT-2)."""
@@ -269,7 +269,9 @@ def fill_in_size(section: Any, where: str) -> Any:
     published: dict[str, Any] = {}
     if type(size) is int and size >= 1:
         width = _whole({"width": HEAD * size} | model, "width", where)
-        model = {"layers": size, "heads": max(1, width // HEAD), "width": width} | model
+        entry = MODELS.get(str(architecture))
+        heads = {"heads": max(1, width // HEAD)} if entry and issubclass(entry.config, TransformerConfig) else {}
+        model = {"layers": size, "width": width} | heads | model
     else:
         if not isinstance(architecture, str) or architecture not in MODELS:
             raise UserError(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")

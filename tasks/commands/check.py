@@ -117,6 +117,10 @@ def problems() -> list[str]:
     sets = {"pairs": names["pairs"]}
     if finetune := sections["finetune"]:
         sets["finetune.tasks"] = finetune.tasks
+        for name in finetune.features.models if finetune.features else ():
+            with tried():
+                if name not in models:
+                    raise UserError(f"finetune.features.models: found {name!r}; expected some of {', '.join(models)}")
         sets["finetune.transfers"] = [transfer.task for transfer in finetune.transfers]
     for where, tasks in sets.items():
         with tried():

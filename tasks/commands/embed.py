@@ -16,12 +16,13 @@ from typer import Argument, Option
 from plm_core import checkpoint
 from plm_core.benchmarks.example_readers import LONGEST, Example, text_of
 from plm_core.benchmarks.task_table import TASKS
-from plm_core.config import UserError, digest
+from plm_core.config import UserError, digest, from_dict
 from plm_core.corpus.document import Row, read_rows, row_writer
 from plm_core.corpus.records import READABLE, format_of, records
 from plm_core.corpus.removals import Refused
-from plm_core.finetuning.classifier import Classifier, predict
+from plm_core.finetuning.classifier import Classifier, new_features, predict
 from plm_core.finetuning.featurize import encoded
+from plm_core.finetuning.finetune_config import FeaturesConfig
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.shared.files import sha256_file
 from plm_core.training.device import prepare
@@ -54,7 +55,9 @@ def embed(
         raise UserError(f"{file}: no text that can be read. {READABLE}")
     loaded = checkpoint.load(folder, device := prepare().device)
     input_format = input_format_of(loaded.config.objective, loaded.config.model)
-    model = Classifier(loaded.model, input_format, TASK.kind, 0, 0.0)
+    given = (loaded.config.head or {}).get("features")
+    features = new_features(loaded, from_dict(FeaturesConfig, given, f"{folder}.head.features")) if given else None
+    model = Classifier(loaded.model, input_format, TASK.kind, 0, 0.0, features=features).to(device)
     # Parts of another file or model are of no use to this one.
     key = digest(sha256_file(file), loaded.digest, text)[:16]
     parts = output.with_name(f".{output.name}.{key}")
@@ -79,7 +82,8 @@ def embed(
                 writer.write(embedded)
                 cut += embedded["cut"]
     shutil.rmtree(parts)
-    print(f"{output}: {writer.count:,} vectors of {loaded.model.config.width}; {cut:,} texts were cut")
+    width = features.width if features else loaded.model.config.width
+    print(f"{output}: {writer.count:,} vectors of {width}; {cut:,} texts were cut")
 
 
 def _same(row: Row) -> Row:

@@ -102,7 +102,7 @@ def seen(
 def _row(tokenizer: Tokenizer, objective: Objective, batch: Batch, row: int) -> dict[str, Any]:
     """A row as JSON: its input pieces, what was predicted where, and its text for people."""
     inputs = batch.inputs[row].tolist()
-    pairs = zip(batch.target_positions[row].tolist(), batch.targets[row].tolist(), strict=True)
+    pairs = zip(*(t[row].flatten().tolist() for t in (batch.target_positions, batch.targets)), strict=True)
     targets = [(place, target) for place, target in pairs if target != IGNORED]
     marks = {}
     for number, (place, target) in enumerate(targets, start=1):

@@ -118,6 +118,7 @@ def finetuned(
     section = {
         "models": list(models),
         "seeds": len(seeds),
+        "features": (stage_parameters.read("finetune").get("features") or {}).get("models", []),
         "limits": LIMITS,
         "tasks": details,
         "means": {model: np.mean([rows[model].value for rows in tables.values()]) for model in several},

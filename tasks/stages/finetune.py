@@ -29,9 +29,17 @@ from plm_core.config import join_names
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.evaluation.sealed_csv import write_rows, write_sealed
 from plm_core.finetuning import finetune_results
-from plm_core.finetuning.classifier import Classifier, collate, draw_anew, example_loss, predict, set_dropout
+from plm_core.finetuning.classifier import (
+    Classifier,
+    collate,
+    draw_anew,
+    example_loss,
+    new_features,
+    predict,
+    set_dropout,
+)
 from plm_core.finetuning.featurize import Batching, Rows, encoded, read_rows
-from plm_core.finetuning.finetune_config import PARAMETERS, FinetuneConfig
+from plm_core.finetuning.finetune_config import PARAMETERS, FeaturesConfig, FinetuneConfig
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.task_heads import Predicted
 from plm_core.finetuning.text_writer import TextModel
@@ -84,7 +92,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(inputs[0], device.device)
         snapshots = Snapshots(snapshots_folder(run, config.rule, task_name, seed))
-        outcome = fit(pretrained, task, config, seed, device, snapshots, run)
+        outcome = fit(name, pretrained, task, config, seed, device, snapshots, run)
         test = outcome.test
         predicted = outcome.predicted
 
@@ -95,7 +103,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         curve = paths.CURVES / f"{key}.csv"
         write_curve(curve, outcome.reports)
         # A checkpoint of its own: the architecture's weights together with the head's.
-        head = {f"head.{key}": tensor.cpu() for key, tensor in outcome.classifier.head.state_dict().items()}
+        head = on_top(outcome.classifier)
         weights = outcome.classifier.backbone.state_dict()
         config_of = description_of(pretrained, task, outcome)
         checkpoint.save(paths.FINETUNED / key, weights, pretrained.tokenizer, config_of, head)
@@ -131,25 +139,27 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
     snapshots.remove()
 
 
-def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
-    """Fine-tune any checkpoint on the current examples, with every seed, and write only its evidence."""
+def finetune_checkpoint(name: str, task_name: str, folder: Path, evidence: Path) -> None:
+    """Fine-tune a checkpoint of the model NAME on the current examples, with every seed; write only its evidence."""
     config = stage_parameters.section("finetune", FinetuneConfig)
-    names = [name for name in (task_name, config.learned_before(task_name)) if name]
+    names = [task for task in (task_name, config.learned_before(task_name)) if task]
     stage_parameters.require_examples("finetune.tasks", names)
-    folders = [paths.EXAMPLES / name for name in names]
+    folders = [paths.EXAMPLES / task for task in names]
     tasks = [verified_task(folder) for folder in folders]
     device = prepare(threads=1, deterministic=config.training.deterministic)
     for seed in config.seeds:
         model = checkpoint.load(folder, device.device)
         for task in reversed(tasks):  # each starts from the weights that the previous one left
             with tempfile.TemporaryDirectory() as scratch:
-                outcome = fit(model, task, config, seed, device, Snapshots(Path(scratch)), None)
-            model = replace(model, config=description_of(model, task, outcome))
+                outcome = fit(name, model, task, config, seed, device, Snapshots(Path(scratch)), None)
+            described = description_of(model, task, outcome)
+            model = replace(model, config=described, extra=on_top(outcome.classifier))
         rows = finetune_results.evidence(tasks[0], outcome.test.examples, outcome.predicted, config.measured(folders))
         write_sealed(evidence / f"{task_name}.{seed}.csv", TASK_COLUMNS, rows)
 
 
 def fit(
+    name: str,
     pretrained: checkpoint.Loaded,
     task: GlueTask,
     config: FinetuneConfig,
@@ -158,7 +168,7 @@ def fit(
     snapshots: Snapshots,
     run: Stage | None,
 ) -> FinetuneOutcome:
-    """Train a classifier on the model, keep the weights with the best validation, and predict the test examples.
+    """Train a classifier on the model of this name, keep the weights that validate best, and predict the test examples.
 
     Raises:
         UserError: the examples allow no score, or the model cannot read them.
@@ -173,7 +183,10 @@ def fit(
     train_set, valid_set, test_set = sets
     batching = Batching([row.longest for row in train_set.encoded], config.training.batch, stream_seed(seed, "order"))
     loop = config.training.loop(batching.epoch, seed)
-    classifier = new_classifier(pretrained, task, config, seed, train_set).to(device.device)
+    features = config.features_of(name)
+    if features:
+        loop = replace(loop, optimizer=replace(loop.optimizer, learning_rate=features.learning_rate))
+    classifier = new_classifier(pretrained, task, config, seed, train_set, features).to(device.device)
     scale = classifier.kind.scale(train_set)
     train_set, valid_set = scale.standardized(train_set), scale.standardized(valid_set)
     most_tokens = pretrained.model.config.context if loop.compile else None
@@ -193,7 +206,7 @@ def fit(
 
     # Without a head to learn, the pretrained model can already answer: that score shows what training adds.
     untrained = None
-    if classifier.kind.reads == "mean":
+    if classifier.kind.reads == "mean" and not features:
         before = predict(classifier, test_set.encoded, loop.batch, device.device)
         untrained = finetune_results.score(task, test_set, before, pretrained.tokenizer)
     training = partial(train, classifier, example_loss, batch_at, validate, loop, device, snapshots)
@@ -215,14 +228,23 @@ def fit(
 
 
 def new_classifier(
-    pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int, train: Rows
+    pretrained: checkpoint.Loaded,
+    task: GlueTask,
+    config: FinetuneConfig,
+    seed: int,
+    train: Rows,
+    features: FeaturesConfig | None,
 ) -> Classifier | TextModel:
     """The pretrained model with a new head of random weights, or one that learns to write texts as long as those of
     ``train``."""
     input_format = input_format_of(pretrained.config.objective, pretrained.config.model)
     torch.manual_seed(stream_seed(seed, "head"))
-    if pretrained.config.head is None and input_format.unread:
+    # Vectors that are computed from characters have not been pushed by the softmax.
+    if pretrained.config.head is None and input_format.unread and hasattr(pretrained.model, "tokens"):
         draw_anew(pretrained.model, input_format.unread)
+    if features:
+        mixed = new_features(pretrained, features)
+        return Classifier(pretrained.model, input_format, task.kind, len(task.labels), config.dropout, features=mixed)
     if config.lora is not None:
         adapt(pretrained.model, config.lora)
     if config.training.backbone_dropout is not None:
@@ -235,15 +257,24 @@ def new_classifier(
     return Classifier(pretrained.model, input_format, task.kind, len(task.labels), config.dropout, auxiliary)
 
 
+def on_top(classifier: Classifier | TextModel) -> dict[str, torch.Tensor]:
+    """The weights of all but the pretrained model, by name."""
+    own = classifier.state_dict().items()
+    return {name: tensor.cpu() for name, tensor in own if not name.startswith("backbone.")}
+
+
 def description_of(
     pretrained: checkpoint.Loaded, task: GlueTask, outcome: FinetuneOutcome
 ) -> checkpoint.CheckpointConfig:
     """The description of the fine-tuned model."""
     best = best_report(outcome.reports)
     head: dict[str, Any] = {"task": task.name, "labels": list(task.labels)}
-    head |= {"pooling": "mean"} if outcome.classifier.kind.reads == "mean" else {}
     if isinstance(model := outcome.classifier, TextModel):
         head |= asdict(model.recipe) | {"most_tokens": model.most}
+    elif model.features:
+        head |= {"features": asdict(model.features.config)}
+    elif model.kind.reads == "mean":
+        head |= {"pooling": "mean"}
     return replace(pretrained.config, step=best.step, valid_nats=float(best.valid_loss or 0.0), head=head)
 
 
@@ -262,6 +293,6 @@ if __name__ == "__main__":
     if given.checkpoint and given.after:
         parser.error("--after: given with --checkpoint, which follows finetune.transfers; expected one of them")
     if given.checkpoint:
-        main(lambda: finetune_checkpoint(given.task, given.checkpoint, given.evidence), gpus=1)
+        main(lambda: finetune_checkpoint(given.name, given.task, given.checkpoint, given.evidence), gpus=1)
     else:
         main(lambda: finetune(given.name, given.task, given.seed, given.after), gpus=1)

@@ -21,7 +21,7 @@ from plm_core.text.cooccurrence import begin_with_frequencies, begin_with_neighb
 from plm_core.text.samplers import stream_seed
 from plm_core.text.token_store import TokenStore
 from plm_core.text.tokenizer_kinds import open_tokenizer
-from plm_core.text.tokenizers import Tokenizer
+from plm_core.text.tokenizers import BOS, EOS, Tokenizer
 from plm_core.text.vocabulary_extension import grow_weights
 from plm_core.training.callbacks.loss_metrics import StepMetrics, Validation, best_report
 from plm_core.training.callbacks.speed_monitor import bytes_per_position
@@ -131,7 +131,7 @@ def pretrain(name: str) -> None:
         checkpoint.save(made, weights, tokenizer, description)
         write_curve(curve, reports)
         run.metrics |= {
-            "parameters": sum(tensor.numel() for tensor in weights.values()),
+            "parameters": sum(tensor.numel() for tensor in weights.values() if tensor.is_floating_point()),
             "positions": sum(r.positions for r in reports),
             "predictions": sum(r.predictions for r in reports),
             "best_step": description.step,
@@ -173,6 +173,8 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     require_trainable(config, tokenizer.vocab_size, section)
     torch.manual_seed(stream_seed(config.training.seed, "weights"))
     model: Any = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
+    if hasattr(model, "spell"):  # it reads the characters of tokens
+        model.spell([tokenizer.letters(token) for token in range(tokenizer.vocab_size)], ends=(BOS, EOS))
     if config.start:
         require_start(config, tokenizer.starts, section)
         start = checkpoint.load(Path(config.start.checkpoint))

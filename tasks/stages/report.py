@@ -19,7 +19,7 @@ from tasks.reporting.scores import finetuned, metrics_of, pairs, unfinetuned
 from tasks.reporting.worth import WORTH, worth
 from tasks.runtime.stage import main, stage
 
-FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds"]
+FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds", "finetune.features"]
 SECTIONS = ["models", "tokenizers", "pretrain", "evaluate", *FINETUNED, "fewshot", "pairs", "promotion"]
 
 

@@ -18,12 +18,14 @@ import torch
 
 from plm_core.configs.architectures import EncoderDecoderConfig
 from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.elmo import ELMo, ELMoConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.t5 import T5, T5Config
 from plm_core.models.transformer import Transformer
 from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.objectives.bidirectional import Bidirectional
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
@@ -39,6 +41,8 @@ from plm_core.training.training_config import LoopConfig
 
 FOLDER = Path(__file__).parent
 SIZES = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "dropout": 0.0}
+LSTM = {"vocab_size": 37, "context": 13, "layers": 2, "width": 22, "cells": 17, "dropout": 0.0}
+LSTM |= {"characters": 5, "longest": 9, "filters": ((1, 7), (3, 9))}
 PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES, width=21), Causal()),
     "llama": (Llama, LlamaConfig(**SIZES, width=24, kv_heads=1), Causal()),
@@ -47,6 +51,7 @@ PAPERS = {
     "modernbert": (ModernBERT, ModernBERTConfig(**SIZES, width=24, global_every=2, window=6), Masked(rate=0.3)),
     "gpt_documents": (GPT, GPTConfig(**SIZES, width=21), Causal(packing="documents")),
     "bert_documents": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.4, packing="documents")),
+    "elmo": (ELMo, ELMoConfig(**LSTM), Bidirectional()),
     "xlnet": (XLNet, XLNetConfig(**SIZES, width=24, memory=5), Permutation(predict=2, reuse=7)),
     "transformer_xl": (XLNet, XLNetConfig(**SIZES, width=24, memory=11), Causal(streams=True)),
     "t5": (T5, T5Config(**SIZES, width=21, sentinels=3), SpanCorruption(rate=0.3, span=2)),

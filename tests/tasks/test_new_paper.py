@@ -3,6 +3,10 @@
 import json
 
 import pytest
+import torch
+
+from plm_core import checkpoint
+from plm_core.models.elmo import spelled
 
 TRAINING = {"seed": 3, "steps": 6, "batch": 4, "report_every": 2, "valid_every": 2}
 TRAINING["optimizer"] = {"learning_rate": 0.005, "warmup_steps": 2}
@@ -60,6 +64,53 @@ def test_new_architecture_runs_through_all_stages(small):
     small.change(fewshot__models=["electra"])
     _, err = small.run("tasks.commands.check", code=2)
     assert "fewshot.models: electra is a replaced model, which cannot say how likely a text is after another" in err
+
+
+def test_both_directions_are_used_as_features(small):
+    """ELMo, whose weights stay as they are while each task trains what is on top; and one direction alone."""
+    sizes = {name: size for name, size in MODEL.items() if name != "heads"} | {"cells": 16, "filters": [[1, 8], [2, 8]]}
+    section = {"architecture": "elmo", "objective": {"name": "bidirectional"}, "model": sizes, "training": MUON}
+    small.change(
+        models={"gpt": "own", "elmo": "own"},
+        pretrain__elmo=section | {"valid_windows": 5},
+        finetune__tasks=["sotu-era"],
+        finetune__seeds=[1],
+        finetune__features={"models": ["elmo"], "width": 9},
+    )
+    small.run("tasks.commands.check")
+    for name, *arguments in (
+        ["pretrain", "elmo"],
+        ["evaluate", "elmo"],
+        ["finetune", "elmo", "sotu-era", "1"],
+        ["finetune", "gpt", "sotu-era", "1"],
+        ["baseline", "sotu-era"],
+        ["report"],
+    ):
+        small.run(f"tasks.stages.{name}", *arguments)
+    metrics = small.metrics("evaluate-elmo")
+    assert 0 < metrics["two_way_bits_per_byte"] < 9
+    assert 0 < metrics["bits_per_byte"] < 9
+    assert "| elmo (as features) |" in (small.root / "artifacts/report/report.md").read_text()
+
+    before = checkpoint.load(small.root / "artifacts/models/elmo")
+    after = checkpoint.load(small.root / "artifacts/finetuned/elmo-sotu-era-1")
+    assert all(torch.equal(t, after.model.state_dict()[name]) for name, t in before.model.state_dict().items())
+    pieces = [before.tokenizer.letters(token) for token in range(before.tokenizer.vocab_size)]
+    assert before.model.characters[100].tolist() == spelled(*pieces[100], 50)
+    assert after.config.head["features"] == {"models": ["elmo"], "width": 9, "dropout": 0.5, "learning_rate": 1e-3}
+    assert {"features.mix", "features.ahead.weight_ih_l0", "head.1.weight"} <= set(after.extra)
+    out, _ = small.run("tasks.commands.generate", "Ba", "--checkpoint", "artifacts/models/elmo")
+    assert out.strip()
+    seen, _ = small.run("tasks.commands.seen", "elmo", "--step=2", "--rows=1")
+    assert "in the other direction the one before" in seen
+
+    one_way = section | {"objective": {"name": "causal"}}
+    small.change(pretrain__elmo=one_way, finetune__features={"models": ["ELMO"]})
+    _, err = small.run("tasks.commands.check", code=2)
+    assert "model.backward: true; expected false, or objective.name: bidirectional" in err
+    assert "finetune.features.models: found 'ELMO'; expected some of gpt, elmo" in err
+    small.change(pretrain__elmo=one_way | {"model": sizes | {"backward": False}}, finetune__features=None)
+    small.run("tasks.commands.check")
 
 
 HYBRID = {"name": "hybrid", "masked_rows": 0.5}

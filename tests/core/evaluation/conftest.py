@@ -31,6 +31,18 @@ def louder(model):
 
 
 @pytest.fixture(scope="session")
+def make_elmo(device):
+    entry, shape = MODELS["elmo"], {"width": 22, "cells": 23, "longest": 8, "filters": ((1, 7), (2, 17))}
+
+    def make(**sizes):
+        torch.manual_seed(0)
+        given = {name: size for name, size in SHAPE.items() if name != "heads"} | shape | sizes
+        return entry.model(entry.config(**given)).double()
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def make_bert(device):
     return maker("bert")
 

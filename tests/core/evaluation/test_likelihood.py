@@ -18,7 +18,7 @@ CUT_SHORT = tuple(name for name, quantity in QUANTITIES.items() if quantity.exce
 
 
 @pytest.fixture(scope="module", params=[*FUNCTIONS, "bits_per_byte with memory", "orders without memory"])
-def case(request, make_bert, make_electra, make_xlnet):
+def case(request, make_bert, make_electra, make_elmo, make_xlnet):
     """A quantity and how to make a model that has it."""
     from plm_core.models.gpt import GPT, GPTConfig
     from plm_core.models.t5 import T5, T5Config
@@ -41,6 +41,7 @@ def case(request, make_bert, make_electra, make_xlnet):
     makers = {
         "span_bits_per_byte": make_t5,
         "bits_per_byte": make_gpt,
+        "two_way_bits_per_byte": make_elmo,
         "shifted_pseudo_bits_per_byte": make_gpt,
         "pseudo_bits_per_byte": make_bert,
         "generator_pseudo_bits_per_byte": make_electra,
@@ -64,7 +65,7 @@ def test_uniform_model_has_likelihood_log2_of_vocab_size(
     quantity, make = case
     model = make(vocab_size=vocab_size, layers=1)
     with torch.no_grad():
-        for weight in (model.tokens.weight, getattr(model, "bias", None)):
+        for weight in (getattr(model, "unembed", getattr(model, "tokens", None)).weight, getattr(model, "bias", None)):
             if weight is not None:
                 weight.zero_()
     text = make_text(length, seed, vocab_size)

@@ -15,7 +15,7 @@ from plm_core.corpus.normalize import normalize
 from plm_core.finetuning.featurize import characters, encoded, equal_parts, windows
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.objectives import OBJECTIVES
-from plm_core.text.tokenizers import BOS, CLS, SEP, UNK
+from plm_core.text.tokenizers import BOS, CLS, EOS, SEP, UNK
 
 NER = GlueTask(
     "ner", "token_classification", "Which?", iob2(["PER", "LOC"]), ("entity_f1",), "entity_f1"
@@ -105,7 +105,7 @@ def test_truncation_keeps_the_end_of_a_text_that_another_follows(tokenizer, obje
             half = (37 - sum(isinstance(part, int) for part, _ in input_format.pair)) / 2
             of_a, of_b = math.ceil(half), math.floor(half)
             read_a, read_b = read_a[-of_a:] if follows else read_a[:of_a], read_b[:of_b]
-        text = [i for i in row.sequences[0].ids if i not in (BOS, CLS, SEP)]
+        text = [i for i in row.sequences[0].ids if i not in (BOS, CLS, EOS, SEP)]
         assert text == [*read_a, *read_b]
 
 
@@ -200,7 +200,7 @@ def test_question_windows_locate_the_answer(tokenizer, objective, seed, context)
         assert [written.ids[place] for place in places] == ids[row.first : row.first + len(places)]
         assert row.longest <= context
         read |= set(range(row.first, row.first + len(places)))
-        indices = [i for i in range(row.longest) if i not in row.places and written.ids[i] not in (BOS, SEP)]
+        indices = [i for i in range(row.longest) if i not in row.places and written.ids[i] not in (BOS, EOS, SEP)]
         assert [written.ids[i] for i in indices] == question[: len(indices)]
         assert indices
         if objective == "permutation":

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from plm_core.config import UserError
 from plm_core.configs.architectures import MODELS
 from plm_core.training.lora import LoRAConfig, adapt, merge
 from plm_core.training.optimizer import Optimizer, OptimizerConfig, hidden_matrices
@@ -11,7 +12,8 @@ from plm_core.training.optimizer import Optimizer, OptimizerConfig, hidden_matri
 def made(paper):
     torch.manual_seed(3)
     entry = MODELS[paper]
-    return entry.model(entry.config(vocab_size=99, context=17, layers=2, heads=3, width=30, dropout=0.0)).double()
+    sizes = {"filters": ((1, 7),)} if paper == "elmo" else {"heads": 3}
+    return entry.model(entry.config(vocab_size=99, context=17, layers=2, width=30, dropout=0.0, **sizes)).double()
 
 
 def states(model):
@@ -23,13 +25,17 @@ def states(model):
 @pytest.mark.parametrize("targets", [("attention",), ("attention", "feed_forward")])
 def test_lora_trains_adapters_only_and_merging_keeps_outputs(paper, targets):
     model, untouched = made(paper), made(paper)
+    if paper == "elmo" and targets == ("attention",):
+        with pytest.raises(UserError, match=r"lora\.targets: this model has no attention; expected feed_forward"):
+            adapt(model, LoRAConfig(rank=5, alpha=13.0, targets=targets))
+        return
     adapt(model, LoRAConfig(rank=5, alpha=13.0, targets=targets))
     torch.testing.assert_close(states(model), states(untouched), rtol=0, atol=0)
     pooler = {"pooler.weight", "pooler.bias"} & dict(model.named_parameters()).keys()
     assert len(pooler) == 2 * (paper == "bert")
     trained = [name for name, p in model.named_parameters() if p.requires_grad and name not in pooler]
     assert all(p.requires_grad for name, p in model.named_parameters() if name in pooler)
-    attention, feed_forward = {"xlnet": (5, 2), "llama": (4, 3)}.get(paper, (2, 2))
+    attention, feed_forward = {"xlnet": (5, 2), "llama": (4, 3), "elmo": (0, 6)}.get(paper, (2, 2))
     linears = attention + feed_forward * ("feed_forward" in targets)
     assert len(trained) == 2 * 2 * linears  # a and b, two blocks
     assert all(name.startswith("blocks.") and name.endswith((".a", ".b")) for name in trained)

@@ -41,7 +41,8 @@ def examples(count, seed):
 def model_of(objective, tokenizer, dtype=torch.float32):
     torch.manual_seed(5)
     kind, config = MODELS[objective]
-    shape = {"vocab_size": tokenizer.vocab_size, "context": CONTEXT, "layers": 2, "heads": 3, "width": 24}
+    shape = {"vocab_size": tokenizer.vocab_size, "context": CONTEXT, "layers": 2, "width": 24}
+    shape |= {} if objective == "bidirectional" else {"heads": 3}
     model = Classifier(kind(config(**shape, dropout=0.0)), input_format_of(objective), "search", 0, 0.1).to(dtype)
     for parameter in model.backbone.parameters():
         if parameter.dim() > 1:

@@ -6,6 +6,7 @@ import torch
 from plm_core.configs.architectures import EncoderDecoderConfig
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
+from plm_core.models.elmo import ELMo, ELMoConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
@@ -35,6 +36,12 @@ MODELS = {
         T5Config,
         {"vocab_size": 94, "context": 17, "layers": 2, "heads": 4, "width": 21, "head_width": 6, "inner": 50}
         | {"sentinels": 5, "buckets": 8, "max_distance": 12},
+    ),
+    "elmo": (
+        ELMo,
+        ELMoConfig,
+        {"vocab_size": 99, "context": 17, "layers": 2, "width": 22, "cells": 23, "characters": 5, "longest": 12}
+        | {"filters": ((1, 3), (2, 7), (4, 9))},
     ),
     "xlnet": (XLNet, XLNetConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}),
 }

@@ -51,7 +51,7 @@ RULES = {
 @pytest.mark.parametrize(
     ("overrides", "factor"), [({}, 1.0), ({"initializer_range": 0.07}, 3.5)], ids=["published", "own"]
 )
-@pytest.mark.parametrize("paper", MODELS)
+@pytest.mark.parametrize("paper", RULES)
 def test_the_initial_deviations_are_those_of_the_paper(paper, overrides, factor):
     torch.manual_seed(0)
     entry = MODELS[paper]
@@ -81,13 +81,13 @@ def test_the_initial_deviations_are_those_of_the_paper(paper, overrides, factor)
 
 def test_the_first_gpt_starts_with_one_deviation():
     torch.manual_seed(0)
-    model = MODELS["gpt"].model(MODELS["gpt"].config(997, 199, LAYERS, 4, D, norm="post"))
+    model = MODELS["gpt"].model(MODELS["gpt"].config(997, 199, LAYERS, D, heads=4, norm="post"))
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             assert abs(parameter.std() / 0.02 - 1) < 5 / math.sqrt(2 * parameter.numel()), name
 
 
-@pytest.mark.parametrize("paper", MODELS)
+@pytest.mark.parametrize("paper", RULES)
 @torch.no_grad()
 def test_dropout_is_random_in_training_and_absent_in_evaluation(paper):
     entry = MODELS[paper]
@@ -115,7 +115,7 @@ def test_untrained_model_loss_is_log_of_vocab_size(paper):
 def test_heads_that_look_at_neighbours_find_them_in_every_document(heads, width):
     """Half of the heads, each at one distance; the others read all alike."""
     torch.manual_seed(0)
-    config = BERTConfig(997, 128, 2, heads, width, dropout=0.0, initial_attention="neighbours")
+    config = BERTConfig(997, 128, 2, width, heads=heads, dropout=0.0, initial_attention="neighbours")
     model = BERT(config).eval()
     ids = torch.randint(997, (3, 100))
     documents = (torch.arange(100) >= 41).long().expand(3, 100)
@@ -134,7 +134,7 @@ def test_neighbour_heads_change_only_positions_queries_and_keys():
     drawn, begun = {}, {}
     for how, weights in [("drawn", drawn), ("neighbours", begun)]:
         torch.manual_seed(0)
-        weights |= BERT(BERTConfig(97, 13, 2, 2, 16, initial_attention=how)).state_dict()
+        weights |= BERT(BERTConfig(97, 13, 2, 16, heads=2, initial_attention=how)).state_dict()
     qkv = {f"blocks.{block}.attention.qkv.weight" for block in range(2)}
     others = [*range(8, 16), *range(24, 48)]  # queries and keys of the second head, all values
     assert {name for name in drawn if not torch.equal(drawn[name], begun[name])} == {"positions.weight", *qkv}
@@ -143,4 +143,4 @@ def test_neighbour_heads_change_only_positions_queries_and_keys():
 
 def test_a_head_of_odd_size_cannot_look_at_a_neighbour():
     with pytest.raises(ValueError, match=r"initial_attention: heads of 7 \(21 / 3\); expected an even size"):
-        BERTConfig(97, 13, 2, 3, 21, initial_attention="neighbours")
+        BERTConfig(97, 13, 2, 21, heads=3, initial_attention="neighbours")

@@ -82,11 +82,11 @@ def test_gated_feed_forward_has_as_many_weights_as_4x_width():
 
 
 def test_of_three_layers_of_modernbert_one_reads_the_row_and_the_first_needs_no_norm():
-    model = architectures.MODELS["modernbert"].model(architectures.ModernBERTConfig(99, 17, 7, 4, 24))
+    model = architectures.MODELS["modernbert"].model(architectures.ModernBERTConfig(99, 17, 7, 24, heads=4))
     assert [block.whole for block in model.blocks] == [True, False, False, True, False, False, True]
     assert [hasattr(block.norm_1, "weight") for block in model.blocks] == [False] + [True] * 6
     assert model.config.inner == 64
-    assert architectures.ModernBERTConfig(99, 17, 7, 4, 24, inner=7).inner == 7
+    assert architectures.ModernBERTConfig(99, 17, 7, 24, heads=4, inner=7).inner == 7
 
 
 @torch.no_grad()

@@ -51,6 +51,10 @@ SIZES = {
     ("t5", "1.1-small"): (76_961_152, 77e6),
     ("t5", "1.1-base"): (247_577_856, 248e6),
     ("t5", "1.1-large"): (783_150_080, 783e6),
+    # The released checkpoints have 13.6M, 28.0M and 93.6M by their page, without the softmax.
+    ("elmo", "small"): (13_593_312, 13.6e6),
+    ("elmo", "medium"): (28_027_744, 28.0e6),
+    ("elmo", "original"): (93_600_864, 93.6e6),
     # Yang et al. 2019 name no count; those of the released checkpoints.
     ("xlnet", "base"): (116_750_336, 117e6),
     ("xlnet", "large"): (360_300_800, 360e6),
@@ -67,7 +71,8 @@ def test_a_published_size_has_the_published_parameters(paper, size):
     exact, published = SIZES[paper, size]
     with torch.device("meta"):
         model = entry.model(entry.config(**entry.presets[size]))
-    count = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("generator."))
+    left_out = ("unembed.", "bias") if paper == "elmo" else "generator."
+    count = sum(p.numel() for name, p in model.named_parameters() if not name.startswith(left_out))
     assert count == exact
     assert count == pytest.approx(published, rel=0.035)
 
@@ -105,8 +110,10 @@ LEARNED = {"dropout": 0.3, "initializer_range": 0.3, "initial_embeddings": "neig
         ("modernbert", {"window": 4, "global_every": 1}, ["global_every", "window"]),
         ("modernbert", {"context": 18, "rope_base": 70.0, "local_rope_base": 70.0}, ["local_rope_base"]),
         ("xlnet", LEARNED | {"context": 16, "memory": 7}, []),
+        ("elmo", {"context": 18, "dropout": 0.3, "vocab_size": 98}, []),
+        ("elmo", {"backward": False, "cell_clip": None}, ["cell_clip", "backward"]),
     ],
 )
 def test_differing_sizes_are_those_that_change_computation(paper, changes, differ):
-    sizes = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 24}
+    sizes = {"vocab_size": 99, "context": 17, "layers": 2, "width": 24} | ({} if paper == "elmo" else {"heads": 3})
     assert differing_sizes(MODELS[paper].config(**sizes | changes), MODELS[paper].config(**sizes)) == differ
