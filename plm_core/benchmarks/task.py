@@ -137,6 +137,8 @@ class Kind:
     """The fields that it may state."""
     formats: tuple[str, ...] = TABLES
     """The file extensions of a team's own task."""
+    of_lines = False
+    """Whether its files may be two with lines that belong together, whose names end with the names of the columns."""
     has_labels = True
     """Whether a task of this kind has labels."""
     of_classes = True
@@ -176,10 +178,6 @@ class Kind:
     def reader(self, task: GlueTask, layout: FileLayout) -> Reader:
         """Reads the files of a task."""
         return TableReader(layout, partial(class_of, codes=layout.codes, labels=task.labels), len(task.labels))
-
-    def suffixes(self, layout: FileLayout) -> tuple[str, ...]:
-        """How the names of a split's files may end."""
-        return self.formats
 
     def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
         """The right answer of an example as JSON: classes by name, numbers with all their digits."""
@@ -345,6 +343,7 @@ class Texts(Kind):
 
     optional = ("id", "group")
     formats = (*TABLES, GZIPPED)
+    of_lines = True
     has_labels = of_classes = has_options = has_checks = False
     writes_texts = True
     head = "plm_core.finetuning.task_heads:TEXTS"
@@ -359,10 +358,6 @@ class Texts(Kind):
 
     def reader(self, task: GlueTask, layout: FileLayout) -> Reader:
         return ReferenceReader(layout)
-
-    def suffixes(self, layout: FileLayout) -> tuple[str, ...]:
-        assert layout.columns is not None
-        return tuple(dict.fromkeys((*self.formats, f".{layout.columns.a}")))
 
     def answer_fields(self, task: GlueTask, example: Example) -> dict[str, Any]:
         return {"references": self.gold(task, example)}

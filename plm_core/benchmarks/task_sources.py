@@ -254,9 +254,8 @@ def read_own(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[E
         UserError: a file is missing or holds no example, or a row is not an example.
     """
     kind = KINDS[task.kind]
-    layout = FileLayout(columns, {label: i for i, label in enumerate(task.labels)})
-    reader = kind.reader(task, layout)
-    suffixes = kind.suffixes(layout)
+    reader = kind.reader(task, FileLayout(columns, {label: i for i, label in enumerate(task.labels)}))
+    suffixes = tuple(dict.fromkeys((*kind.formats, *([f".{columns.a}"] * kind.of_lines))))
     splits: dict[str, list[Example]] = {}
     for split in SPLITS:
         names = ("valid", "dev") if split == "valid" else (split,)

@@ -28,7 +28,7 @@ TOKEN = re.compile(rf"\s*(?:[{UNSPACED}]|[^\W_{UNSPACED}]+|\S)")
 """A word or a sign with the space before it, so that joined tokens are the text."""
 LONGEST_TEXT, MOST_CELLS = 100, 30_000_000
 """The most tokens of a text from which phrases are learned, and the most pairs of tokens of all texts: these take about
-1.5 GB, and 20 seconds."""
+2 GB, and 20 seconds."""
 ROUNDS, LONGEST_PHRASE = 5, 3
 """The rounds of Model 1; the most words of a phrase of the source, of which the target's may have twice as many."""
 CANDIDATES, BEAM = 6, 8
