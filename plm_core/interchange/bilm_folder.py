@@ -173,7 +173,8 @@ def _ours(theirs: dict[str, Tensor], config: ELMoConfig) -> dict[str, Tensor]:
         return torch.cat((i, f, g, o))
 
     for number, direction in itertools.product(range(config.layers), (0, 1)):
-        name, cell = f"blocks.{number}.lstms.{direction}", f"RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell"
+        name = f"blocks.{number}.lstms.{direction}"
+        cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell"
         matrix = take(f"{cell}/W_0")
         ours[f"{name}.read.weight"] = gates(matrix[: config.one_way])
         ours[f"{name}.recur.weight"] = gates(matrix[config.one_way :])

@@ -154,14 +154,14 @@ def tagged_by_features(backbone, tokenizer, objective, training, test, device, f
     read = input_format_of(objective)
     features = Features(FeaturesConfig([], width=64, dropout=0.1), backbone.config.layers, backbone.config.width)
     model = Classifier(backbone, read, TASK.kind, len(TASK.labels), 0.1, features=features)
-    rows, asked = (encoded(some, TASK, read, tokenizer, backbone.config.context) for some in (training, test))
+    rows, queries = (encoded(some, TASK, read, tokenizer, backbone.config.context) for some in (training, test))
     config = LoopConfig(seed=1, steps=steps, batch=16, optimizer=OptimizerConfig(1e-2, 20), report_every=50)
 
     def batch_at(step):
         return collate([rows.encoded[i] for i in items_at(1, step, 16, len(rows.encoded))], kind=model.kind)
 
     list(train(model, example_loss, batch_at, lambda _: Validation(1.0), config, device, Snapshots(folder)))
-    return example_answers(TASK, asked, predict(model, asked.encoded, 32, device.device), tokenizer).answers
+    return example_answers(TASK, queries, predict(model, queries.encoded, 32, device.device), tokenizer).answers
 
 
 @pytest.mark.slow
