@@ -48,7 +48,8 @@ class Features(nn.Module):
     def __init__(self, config: FeaturesConfig, layers: int, width: int) -> None:
         """For a model of this many layers and of this width."""
         super().__init__()
-        self.config, self.width = config, 2 * config.width
+        self.config = config
+        self.width = 2 * config.width
         self.mix = nn.Parameter(torch.zeros(layers + 1))
         self.gamma = nn.Parameter(torch.ones(()))
         self.drop = nn.Dropout(config.dropout)
@@ -79,9 +80,9 @@ class TagChain(nn.Module):
         first, last, after = (parameter.to(scores.dtype) for parameter in (self.first, self.last, self.after))
         # The sum over all sequences, by the forward algorithm.
         total = first + scores[:, 0]
-        for score, here in zip(scores[:, 1:].unbind(1), kept[:, 1:].unbind(1), strict=True):
+        for score, inside in zip(scores[:, 1:].unbind(1), kept[:, 1:].unbind(1), strict=True):
             further = (total[:, :, None] + after).logsumexp(1) + score
-            total = torch.where(here[:, None], further, total)
+            total = torch.where(inside[:, None], further, total)
         tags = tags.where(kept, 0)
         own = scores.gather(2, tags[..., None])[..., 0].where(kept, 0).sum(1) + first[tags[:, 0]]
         own = own + after[tags[:, :-1], tags[:, 1:]].where(kept[:, 1:], 0).sum(1)
@@ -94,10 +95,10 @@ class TagChain(nn.Module):
         total = first + scores[:, 0]
         came: list[Tensor] = []
         stay = torch.arange(scores.shape[2]).expand_as(total)
-        for score, here in zip(scores[:, 1:].unbind(1), kept[:, 1:].unbind(1), strict=True):
+        for score, inside in zip(scores[:, 1:].unbind(1), kept[:, 1:].unbind(1), strict=True):
             further, before = (total[:, :, None] + after).max(1)
-            total = torch.where(here[:, None], further + score, total)
-            came.append(torch.where(here[:, None], before, stay))
+            total = torch.where(inside[:, None], further + score, total)
+            came.append(torch.where(inside[:, None], before, stay))
         path = [(total + last).argmax(1)]
         for before in reversed(came):
             path.append(before.gather(1, path[-1][:, None])[:, 0])

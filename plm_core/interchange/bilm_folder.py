@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,7 +21,7 @@ from plm_core.config import UserError
 from plm_core.configs.architectures import ELMoConfig
 from plm_core.configs.checkpoint_description import HEAD, PublishedModel
 from plm_core.models.elmo import SENTENCE_BEGINS, spelled
-from plm_core.text.published_tokenizer import Published, wrap_published
+from plm_core.text.published_tokenizer import Published, json_from_words, wrap_published
 from plm_core.text.tokenizers import BOS, EOS, JSON_FILE, PIECES, PUBLISHED_FILE, UNK
 
 FILES = ("*weights*.hdf5", "*options*.json", "vocab*.txt")
@@ -144,11 +143,9 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 def _tokenizer(words: list[str], path: Path) -> Published:
     """Texts as words between spaces, with the ids of the vocabulary."""
     ids = {word: token for token, word in enumerate(words)}
-    library = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {UNK: UNKNOWN, BOS: BEGINS, EOS: ENDS}
     given = [ids.get(special.get(token, "")) for token in range(len(PIECES))]
-    return Published(path, wrap_published(JSON_FILE, library.to_str().encode(), given, len(words)))
+    return Published(path, wrap_published(JSON_FILE, json_from_words(ids, UNKNOWN), given, len(words)))
 
 
 def _ours(theirs: dict[str, Tensor], config: ELMoConfig) -> dict[str, Tensor]:
@@ -176,7 +173,8 @@ def _ours(theirs: dict[str, Tensor], config: ELMoConfig) -> dict[str, Tensor]:
         return torch.cat((i, f, g, o))
 
     for number, direction in itertools.product(range(config.layers), (0, 1)):
-        name, cell = f"blocks.{number}.lstms.{direction}", f"RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell"
+        name = f"blocks.{number}.lstms.{direction}"
+        cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell"
         matrix = take(f"{cell}/W_0")
         ours[f"{name}.read.weight"] = gates(matrix[: config.one_way])
         ours[f"{name}.recur.weight"] = gates(matrix[config.one_way :])

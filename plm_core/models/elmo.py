@@ -126,8 +126,8 @@ class Block(nn.Module):
         project = None if lstms[0].project is None else torch.stack([lstm.project.weight for lstm in lstms]).mT
         parts = x.chunk(len(lstms), dim=-1)
         gates = ahead([lstm.read(part) for lstm, part in zip(lstms, parts, strict=True)]).unbind(2)
-        n, _, C = recur.shape[0], recur.shape[1], recur.shape[2] // 4
-        h, c = state or (recur.new_zeros(n, len(x), size) for size in (recur.shape[1], C))
+        n, P, gated = recur.shape
+        h, c = state or (recur.new_zeros(n, len(x), size) for size in (P, gated // 4))
         kept = None if kept is None else ahead([kept] * n)[..., None]
         begins = None
         if documents is not None:

@@ -101,7 +101,7 @@ class Hybrid(Causal):
 
     def facts(self, batch: Batch, row: int) -> dict[str, Any]:
         assert isinstance(batch, HybridBatch)
-        return {"bidirectional": bool(batch.bidirectional[row])}
+        return {"read_both_ways": bool(batch.bidirectional[row])}
 
 
 def spread_evenly(numbers: np.ndarray, share: float) -> np.ndarray:

@@ -231,6 +231,13 @@ def json_from_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) 
     return library.to_str().encode()
 
 
+def json_from_words(words: Mapping[str, int], unknown: str) -> bytes:
+    """The ``tokenizer.json`` of a vocabulary of words and their ids: a text is cut at its spaces."""
+    library = tokenizers.Tokenizer(models.WordLevel(dict(words), unk_token=unknown))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return library.to_str().encode()
+
+
 def wrap_published(name: str, content: bytes, special: Sequence[int | None], rows: int, **added: Any) -> bytes:
     """The file of a published tokenizer.
 

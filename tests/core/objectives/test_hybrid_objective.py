@@ -155,5 +155,5 @@ def test_hybrid_refuses_incompatible_settings(store):
 def test_hybrid_row_states_its_mode(store):
     model, objective = make("gpt_bert")
     batch = objective.batches(store, model.config, 4).at(3, 0)
-    assert [objective.facts(batch, row) for row in (0, 1)] == [{"bidirectional": False}, {"bidirectional": True}]
+    assert [objective.facts(batch, row) for row in (0, 1)] == [{"read_both_ways": False}, {"read_both_ways": True}]
     assert objective.mark(1, "word") is None
