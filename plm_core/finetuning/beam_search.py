@@ -47,7 +47,8 @@ def beam_search(
     if beams > vocab_size - len(PIECES):
         raise ValueError(f"beams: {beams}; expected at most {vocab_size - len(PIECES)}, the tokens of the vocabulary")
     R, V = first.shape
-    B, K = R // beams, beams
+    K = beams
+    B = R // K
     device = first.device
     never = torch.ones(V, dtype=torch.bool, device=device)
     never[len(PIECES) : vocab_size] = never[EOS] = False
@@ -61,7 +62,8 @@ def beam_search(
         # The likeliest 2 K continuations: at most K of them end a text, so K are left.
         log_p = logits.double().masked_fill(never, -math.inf).log_softmax(-1).view(B, K, V)
         values, places = (totals[..., None] + log_p).flatten(1).topk(2 * K)
-        beam, token = places // V, places % V
+        beam = places // V
+        token = places % V
         ends = token == EOS
         for source, rank in ends[:, :K].nonzero().tolist():
             total = float(values[source, rank])

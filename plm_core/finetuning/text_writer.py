@@ -93,7 +93,8 @@ class AfterPrompt(Writer):
 
     def states(self, model: Any, batch: ExampleBatch) -> Tensor:
         """Each text right after its source, so that padding comes last, where nothing attends to it."""
-        ids, lengths = batch.inputs[:, 0], batch.lengths
+        ids = batch.inputs[:, 0]
+        lengths = batch.lengths
         T, N = ids.shape[1], batch.targets.shape[1]
         places = torch.arange(T + N - 1, device=ids.device) - lengths
         both = torch.cat((ids, batch.targets[:, :-1].clamp(min=PAD)), dim=1)
@@ -103,7 +104,8 @@ class AfterPrompt(Writer):
 
     def begin(self, model: Any, batch: ExampleBatch, beams: int) -> tuple[Tensor, Advance]:
         # Padding comes first, so that all sources end where the texts begin.
-        ids, lengths = batch.inputs[:, 0], batch.lengths
+        ids = batch.inputs[:, 0]
+        lengths = batch.lengths
         B, T = ids.shape
         places = torch.arange(T, device=ids.device)
         cache = KVCache(model)
@@ -143,7 +145,11 @@ class TextModel(nn.Module):
                 f"finetune.tasks: a {kind} asks for a text, which this model cannot write; expected a decoder without "
                 "memory, or an encoder-decoder"
             )
-        self.backbone, self.writer, self.recipe, self.most, self.vocab_size = backbone, writer, recipe, most, vocab_size
+        self.backbone = backbone
+        self.writer = writer
+        self.recipe = recipe
+        self.most = most
+        self.vocab_size = vocab_size
         self.kind: TaskHead = resolve_name(KINDS[kind].head)
         self.head = nn.Sequential()
 

@@ -45,7 +45,7 @@ def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float
         rows = _factors(information, size) @ nn.init.orthogonal_(torch.empty(size, size))
         scale = DEVIATION * deviation / rows[seen].square().mean().sqrt()
         with torch.no_grad():
-            embedding[seen] = rows[seen] * scale
+            embedding[: len(seen)][seen] = rows[seen] * scale  # what is not in the text's vocabulary comes last
 
 
 def begin_with_frequencies(bias: Tensor, store: TokenStore) -> None:

@@ -61,7 +61,8 @@ def attend(
     maps = weights.float().cpu().numpy()
     # A space is shown as an open box, a newline as an arrow.
     pieces = [[loaded.tokenizer.piece(i).replace("▁", "␣").replace("\n", "↵") for i in ids] for ids in rows]
-    columns, labels = pieces[0], pieces[bool(written)]
+    columns = pieces[0]
+    labels = pieces[-1] if written else columns
 
     # A grid of maps [L, H, Q, K], whose left and lower edges are labelled with the tokens.
     import matplotlib
