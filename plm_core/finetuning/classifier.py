@@ -27,6 +27,8 @@ from plm_core.finetuning.text_writer import TextModel
 from plm_core.objectives.objective import IGNORED, Batch, Carry, Loss
 from plm_core.text.tokenizers import PAD
 
+STANDARD = 64
+"""The number of rows over which features are standardized."""
 SHORTEST = 8
 """The smallest length that ``collate`` pads to if there are to be few different lengths."""
 
@@ -100,6 +102,13 @@ class Classifier(nn.Module):
         if self.features is None:
             return self.input_format.states(self.backbone, *flat)
         return self.features(layer_states(self.backbone, self.input_format, *flat), batch.lengths.flatten())
+
+    def standardize(self, rows: Sequence[InputRow]) -> None:
+        """Give the features the mean 0 and the deviation 1 over the first of these rows."""
+        if self.features is not None:
+            batch = collate(rows[:STANDARD], kind=self.kind).to(self.features.center.device)
+            flat = [tensor.flatten(0, 1) for tensor in (batch.inputs, batch.segments, batch.lengths)]
+            self.features.standardize(layer_states(self.backbone.eval(), self.input_format, *flat), flat[2])
 
     def _outputs(self, batch: ExampleBatch, states: Tensor) -> Tensor:
         if self.kind.reads == "place":

@@ -50,14 +50,28 @@ class Features(nn.Module):
         super().__init__()
         self.config = config
         self.width = 2 * config.width
+        self.center = nn.Buffer(torch.zeros(layers + 1, width))
+        self.spread = nn.Buffer(torch.ones(layers + 1, width))
         self.mix = nn.Parameter(torch.zeros(layers + 1))
         self.gamma = nn.Parameter(torch.ones(()))
         self.drop = nn.Dropout(config.dropout)
         self.ahead, self.back = (nn.LSTM(width, config.width, batch_first=True) for _ in range(2))
 
+    def standardize(self, layers: Tensor, lengths: Tensor) -> None:
+        """From now on the states of a layer have the mean 0 and the deviation 1 in each dimension over these rows.
+
+        Tokens often differ little beside what all of them have in common, which would saturate an LSTM. The paper
+        suggests layer normalisation for the mix, which leaves that in.
+        """
+        read = torch.arange(layers.shape[2], device=layers.device) < lengths[:, None]
+        states = layers[:, read].to(self.center.dtype)
+        self.center.copy_(states.mean(1))
+        self.spread.copy_(states.std(1).clamp(min=1e-6))
+
     def forward(self, layers: Tensor, lengths: Tensor) -> Tensor:
         """States ``[L + 1, B, T, D]`` of rows with these lengths ``[B]`` to ``[B, T, 2 width]``."""
-        mixed = self.gamma * torch.einsum("l,lbtd->btd", self.mix.softmax(0), layers.to(self.mix.dtype))
+        layers = (layers.to(self.mix.dtype) - self.center[:, None, None]) / self.spread[:, None, None]
+        mixed = self.gamma * torch.einsum("l,lbtd->btd", self.mix.softmax(0), layers)
         x = self.drop(mixed)
         # Each row turned around without its padding; packed sequences would have to know the lengths on the host.
         places = torch.arange(x.shape[1], device=x.device)

@@ -187,6 +187,8 @@ def fit(
     if features:
         loop = replace(loop, optimizer=replace(loop.optimizer, learning_rate=features.learning_rate))
     classifier = new_classifier(pretrained, task, config, seed, train_set, features).to(device.device)
+    if isinstance(classifier, Classifier):
+        classifier.standardize(train_set.encoded)
     scale = classifier.kind.scale(train_set)
     train_set, valid_set = scale.standardized(train_set), scale.standardized(valid_set)
     most_tokens = pretrained.model.config.context if loop.compile else None
