@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.configs.architectures import ELMoConfig
-from plm_core.models.blocks import check_documents, check_ids, check_length
+from plm_core.models.blocks import check_documents, check_ids, check_length, to_compute_dtype
 from plm_core.models.output_layer import Output
 
 WORD_BEGINS, WORD_ENDS, FILLER = 259, 260, 261
@@ -155,7 +155,7 @@ class Block(nn.Module):
 
         made = zip(torch.stack(outputs, 2), directions, strict=True)
         y = torch.cat([part.flip(1) if back else part for part, back in made], dim=-1)
-        return x + y if self.residual else y, (h, c)
+        return to_compute_dtype(x + y if self.residual else y), (h, c)
 
 
 class ELMo(nn.Module):
@@ -224,7 +224,7 @@ class ELMo(nn.Module):
                 raise ValueError("documents: given together with attention_mask; expected padding as one more document")
             check_documents(documents, ids)
         directions = directions or range(1 + self.config.backward)
-        outputs = [self.embed(ids).repeat(1, 1, len(directions))]
+        outputs = [to_compute_dtype(self.embed(ids).repeat(1, 1, len(directions)))]
         after = []
         for number, block in enumerate(self.blocks):
             state = states[number] if states else None

@@ -111,7 +111,7 @@ class Block(nn.Module):
 
     def add(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
         """The sum of ``x`` [B, T, D] and what a layer makes of it, normalised."""
-        return norm(x + self.drop(layer(x)))
+        return to_compute_dtype(norm(x + self.drop(layer(x))))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Section 3.3."""

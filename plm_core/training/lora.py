@@ -44,7 +44,7 @@ def adapt(backbone: nn.Module, config: LoRAConfig, also: Collection[str] = ()) -
         parameter.requires_grad_(name.startswith("pooler.") or name in also)
     for name, layer in list(backbone.named_modules()):
         if isinstance(layer, nn.Linear) and name.startswith("blocks."):
-            kind = "attention" if ".attention." in name else "feed_forward"
+            kind = "attention" if ".attention." in name or ".cross." in name else "feed_forward"
             if kind in config.targets:
                 parametrize.register_parametrization(layer, "weight", Update(layer.weight, config))
                 adapted += 1

@@ -118,4 +118,4 @@ def test_fewshot_refuses_bidirectional_models(small):
     write_checksums(sums.parent)
     line = small.refused("tasks.stages.fewshot", "gpt")
     assert line.startswith("error: fewshot.models: gpt is a masked model")
-    assert "expected causal, hybrid ones" in line
+    assert "expected bidirectional, causal, hybrid ones" in line

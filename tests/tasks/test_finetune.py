@@ -73,7 +73,7 @@ def fitted(project, monkeypatch, task_name="tickets"):
     task = verified_task(Path("artifacts/examples") / task_name)
     with tempfile.TemporaryDirectory() as folder:
         device, snapshots = Device(torch.device("cpu"), 1, False), Snapshots(Path(folder))
-        return finetune.fit(loaded, task, config, 5, device, snapshots, None), task
+        return finetune.fit("gpt", loaded, task, config, 5, device, snapshots, None), task
 
 
 def test_the_best_weights_may_be_those_of_the_best_score(tickets, monkeypatch):
@@ -90,7 +90,7 @@ def test_the_best_weights_may_be_those_of_the_best_score(tickets, monkeypatch):
 def test_finetune_nan_validation_is_an_anomaly(tickets, monkeypatch):
     tickets.change(finetune__training__best_by="score")
 
-    def broken(model, rows, *_):
+    def broken(model, rows, *_, **__):
         return Predicted([math.nan] * len(rows), [math.nan] * len(rows), math.nan)
 
     monkeypatch.setattr(finetune, "predict", broken)
@@ -177,7 +177,8 @@ def test_transfer_keeps_learned_special_embeddings(tickets, monkeypatch):
     for folder in ("models/gpt", "finetuned/gpt-tickets-5"):
         loaded = checkpoint.load(Path("artifacts") / folder)
         before = loaded.model.tokens.weight.detach().clone()
-        classifier = finetune.new_classifier(loaded, task, config, 5)
+        rows = finetune.read_rows(Path("artifacts/examples/tickets/train.jsonl"), task, 9, loaded)
+        classifier = finetune.new_classifier(loaded, task, config, 5, rows, None)
         kept[folder] = torch.equal(classifier.backbone.tokens.weight, before)
     assert kept == {"models/gpt": False, "finetuned/gpt-tickets-5": True}
 

@@ -112,6 +112,6 @@ def test_finetune_best_score_uses_the_reported_threshold(project, monkeypatch):
         given = checkpoint.load(Path("artifacts/models/gpt")), verified_task(Path("artifacts/examples/qa"))
         config = stage_parameters.section("finetune", FinetuneConfig)
         device, snapshots = Device(torch.device("cpu"), 1, False), Snapshots(Path(folder))
-        finetune.fit(*given, config, 5, device, snapshots, None)
+        finetune.fit("gpt", *given, config, 5, device, snapshots, None)
     assert len(thresholds) > 1
     assert set(thresholds) == {(0.25,)}

@@ -141,7 +141,7 @@ def test_init_add_keeps_existing_sources(folder, capsys):
     assert large["tokenizers"]["own"]["vocab_size"] > small["tokenizers"]["own"]["vocab_size"]
     assert large["pretrain"]["gpt"]["training"]["steps"] > small["pretrain"]["gpt"]["training"]["steps"]
     with pytest.raises(
-        UserError, match=r"^sources\.my-texts: reads my texts already; expected a folder that is no source"
+        UserError, match=r"^sources\.my-texts: reads my texts already; expected a folder that is not a source yet"
     ):
         init(folder, add=True, agreed=True)
 

@@ -37,7 +37,8 @@ def rows(path):
 def test_minimal_pair_likelihood_matches_each_text_alone(objective, device, tokenizer, documents):
     torch.manual_seed(5)
     entry = next(entry for entry in MODELS.values() if objective in entry.objectives)
-    model = entry.model(entry.config(**SHAPE)).double()
+    sizes = {name: size for name, size in SHAPE.items() if name in entry.config.__dataclass_fields__}
+    model = entry.model(entry.config(**sizes)).double()
     loaded = SimpleNamespace(model=model, tokenizer=tokenizer, config=SimpleNamespace(objective=objective))
     texts = [" ".join(document.text.split()[: 3 + i]) for i, document in enumerate(documents[:8])]
     pairs = [Pair(str(i), texts[2 * i], texts[2 * i + 1]) for i in range(4)]

@@ -155,7 +155,7 @@ def test_models_are_compared_by_what_they_wrote(tmp_path, score):
     assert score_by_subset(table.unread()) == {"": 0.0}
     other = {"bleu": "chrf", "rouge1+rouge2+rougeL": "rouge2"}[score]
     assert table.by(other).value == pytest.approx(scores([other], sides[0], references, ())[other])
-    with pytest.raises(ValueError, match="is of classes"):
+    with pytest.raises(ValueError, match="measures classes"):
         table.by("accuracy")
     file = folders[0] / "mt.1.csv"
     file.write_text(re.sub(r'"\[.*?\]"', "[]", file.read_text(), count=1))

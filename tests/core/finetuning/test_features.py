@@ -38,6 +38,7 @@ def test_the_states_of_all_layers_come_out(name):
     states = layer_states(model, read, ids, segments, lengths)
     assert states.shape == (3, 3, 13, 24)
     last = getattr(model, "norm", None) if name.startswith(("gpt", "llama", "modernbert")) else None
+    last = getattr(model, "encoder_norm", last)
     expected = read.states(model, ids, segments, lengths)
     torch.testing.assert_close(last(states[-1]) if last else states[-1], expected)
     alone = layer_states(model, read, ids[1:2, :5], segments[1:2, :5], lengths[1:2])
@@ -85,24 +86,24 @@ def classifier(kind, seed=1):
     backbone, objective = loud("elmo")
     torch.manual_seed(seed)
     features = Features(SMALL, backbone.config.layers, backbone.config.width)
-    return Classifier(backbone.float(), format_of(objective, backbone), kind, 3, 0.0, features=features)
+    model = Classifier(backbone.float(), format_of(objective, backbone), kind, 3, 0.0, features=features)
+    model.standardize(rows(kind, 40))
+    return model
 
 
-SLOWLY = pytest.mark.xfail(reason="the loss is 0.59 after 150 steps, and it is not known why", strict=True)
-
-
-@pytest.mark.parametrize("kind", ["token_classification", pytest.param("classification", marks=SLOWLY)])
+@pytest.mark.parametrize("kind", ["token_classification", "classification"])
 def test_only_what_is_on_top_learns_and_a_checkpoint_holds_it(device, tmp_path, kind):
     model, some = classifier(kind), rows(kind, 40)
     before = {name: tensor.clone() for name, tensor in model.backbone.state_dict().items()}
+    falling = itertools.count(0.0, -1.0)  # so that the last weights are kept
     config = LoopConfig(seed=1, steps=150, batch=8, optimizer=OptimizerConfig(2e-2, 5))
     reports = list(
         train(
             model, example_loss, lambda step: collate(some[step % 5 * 8 : step % 5 * 8 + 8], kind=model.kind),
-            lambda _: Validation(1.0), config, device, Snapshots(tmp_path),
+            lambda _: Validation(next(falling)), config, device, Snapshots(tmp_path),
         )
     )  # fmt: skip
-    assert reports[-1].loss < 0.4 < reports[0].loss
+    assert reports[-1].loss < 0.05 < 0.4 < reports[0].loss
     assert all(torch.equal(before[name], tensor) for name, tensor in model.backbone.state_dict().items())
     assert model.features.mix.abs().max() > 0
     other = classifier(kind, seed=2)

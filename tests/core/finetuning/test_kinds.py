@@ -18,6 +18,7 @@ from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.elmo import ELMo, ELMoConfig
 from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.t5 import T5, T5Config
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.samplers import items_at
@@ -42,6 +43,7 @@ MODELS = {
     "masked": (BERT, BERTConfig),
     "permutation": (XLNet, XLNetConfig),
     "replaced": (ELECTRA, ELECTRAConfig),
+    "span_corruption": (T5, T5Config),
 }
 WORDS = ["bafo", "limu", "pesa", "toku", "dine", "gota"]
 EACH = pytest.mark.parametrize("objective", OBJECTIVES)

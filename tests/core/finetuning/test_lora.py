@@ -16,6 +16,11 @@ def made(paper):
     return entry.model(entry.config(vocab_size=99, context=17, layers=2, width=30, dropout=0.0, **sizes)).double()
 
 
+FACTORS = {"xlnet": (5, 2), "llama": (4, 3), "elmo": (0, 6), "t5": (12, 4), "transformer": (12, 4)}
+DECODERS = ("t5", "transformer")
+"""Those of which a third of the attention, and half of the rest, is in the encoder."""
+
+
 def states(model):
     ids = torch.arange(22).reshape(2, 11) % 99
     return model.encode(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))
@@ -30,14 +35,15 @@ def test_lora_trains_adapters_only_and_merging_keeps_outputs(paper, targets):
             adapt(model, LoRAConfig(rank=5, alpha=13.0, targets=targets))
         return
     adapt(model, LoRAConfig(rank=5, alpha=13.0, targets=targets))
-    torch.testing.assert_close(states(model), states(untouched), rtol=0, atol=0)
+    # Products of T5, which has no biases, may be rounded in another order.
+    torch.testing.assert_close(states(model), states(untouched), rtol=0, atol=1e-14 if paper == "t5" else 0)
     pooler = {"pooler.weight", "pooler.bias"} & dict(model.named_parameters()).keys()
     assert len(pooler) == 2 * (paper == "bert")
     trained = [name for name, p in model.named_parameters() if p.requires_grad and name not in pooler]
     assert all(p.requires_grad for name, p in model.named_parameters() if name in pooler)
-    attention, feed_forward = {"xlnet": (5, 2), "llama": (4, 3), "elmo": (0, 6)}.get(paper, (2, 2))
+    attention, feed_forward = FACTORS.get(paper, (2, 2))
     linears = attention + feed_forward * ("feed_forward" in targets)
-    assert len(trained) == 2 * 2 * linears  # a and b, two blocks
+    assert len(trained) == 2 * 2 * linears  # a and b, two layers
     assert all(name.startswith("blocks.") and name.endswith((".a", ".b")) for name in trained)
 
     optimizer = Optimizer(model, OptimizerConfig(0.05, 0))
@@ -52,7 +58,8 @@ def test_lora_trains_adapters_only_and_merging_keeps_outputs(paper, targets):
     assert model.state_dict().keys() == untouched.state_dict().keys()
     assert all(p.requires_grad for p in model.parameters())
     moved = {name for name, p in model.state_dict().items() if not torch.equal(p, untouched.state_dict()[name])}
-    assert len(moved) == 2 * linears
+    reached = attention // 3 + feed_forward * ("feed_forward" in targets) // 2 if paper in DECODERS else linears
+    assert len(moved) == 2 * reached
     for name in moved:  # the update of a matrix is of rank 5
         assert torch.linalg.matrix_rank(model.state_dict()[name] - untouched.state_dict()[name], rtol=1e-9) == 5
 

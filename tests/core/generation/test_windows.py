@@ -107,6 +107,7 @@ def test_long_prompt_is_cut_to_what_fits(any_model):
 
 def test_generation_refuses_masked_models(models):
     with pytest.raises(
-        UserError, match=r"^objective: found 'masked'; expected one of causal, hybrid, permutation.*fills blanks"
+        UserError,
+        match=r"^objective: found 'masked'; expected one of bidirectional, causal, hybrid, permutation.*fills blanks",
     ):
         list(continue_ids(models["gpt"][0], "masked", [[9]], GREEDY))

@@ -200,7 +200,7 @@ def test_import_reads_released_configurations():
 
 def test_rope_theta_is_exported_for_new_and_old_readers():
     family = FAMILIES["llama"]
-    sizes = vars(MODELS["llama"].config(99, 17, 2, 6, 36, kv_heads=2, rope_base=70.0))
+    sizes = vars(MODELS["llama"].config(99, 17, 2, 36, heads=6, kv_heads=2, rope_base=70.0))
     del sizes["initial_embeddings"], sizes["qkv_bias"]  # not in the table
     written = family.their_config(sizes)
     assert written["rope_parameters"] == {"rope_theta": 70.0, "rope_type": "default"}

@@ -103,6 +103,7 @@ def test_exported_tokenizer_frames_texts_as_trained(exported):
         "llama": ([EOS, *a], [EOS, *a, EOS, *b], None),
         "bert": ([CLS, *a, SEP], [CLS, *a, SEP, *b, SEP], [0] * (len(a) + 2) + [1] * (len(b) + 1)),
         "modernbert": ([CLS, *a, SEP], [CLS, *a, SEP, *b, SEP], None),
+        "t5": ([*a, EOS], [*a, EOS, *b, EOS], None),
         "xlnet": ([*a, SEP, CLS], [*a, SEP, *b, SEP, CLS], [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2]),
     }
     single, double, segments = expected[name]

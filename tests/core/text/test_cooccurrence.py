@@ -98,7 +98,7 @@ def test_a_text_without_neighbours_changes_nothing_or_little(store, documents):
     assert (embedding != drawn(16)).any(dim=1).sum() <= 2
 
 
-@pytest.mark.parametrize("paper", MODELS)
+@pytest.mark.parametrize("paper", [paper for paper, entry in MODELS.items() if paper != "elmo"])
 def test_initial_embeddings_fit_every_architecture(store, paper):
     """Also where there are fewer tokens than dimensions."""
     entry = MODELS[paper]

@@ -185,7 +185,7 @@ def test_anomalies_beyond_the_limit_end_the_run(start, name):
     config = policy(name, limit=2)
     _, reports = start(config, loss=poisoned(9, 13, 17))
     with (
-        pytest.warns(UserWarning, match="put|back|left"),
+        pytest.warns(UserWarning, match="put|back|skipped"),
         pytest.raises(Diverged, match=r"after 2 tolerated anomalies; .*last good snapshot is .*step-000000") as e,
     ):
         list(reports)

@@ -345,7 +345,7 @@ def test_pipeline_waits_for_the_checkout_lock_and_names_holder(toy, monkeypatch)
         other.enter_context(checkout.lock_checkout(root))
         for who in (rf"plm command \(process {os.getpid()}\)", r"pipeline \(process unknown\)"):
             with (
-                pytest.raises(checkout.HeldError, match=f"another {who} runs in"),
+                pytest.raises(checkout.HeldError, match=f"another {who} is running in"),
                 checkout.open_checkout(root, False, print),
             ):
                 pass
