@@ -7,12 +7,20 @@ import pytest
 import torch
 from papers import PAPERS, loud, make
 
+from plm_core.benchmarks.example_readers import Example
+from plm_core.benchmarks.task import GlueTask, iob2
+from plm_core.evaluation import evaluate_modules
+from plm_core.finetuning import linear_baselines
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
 from plm_core.finetuning.features import Features, TagChain, layer_states
-from plm_core.finetuning.featurize import InputRow
+from plm_core.finetuning.featurize import InputRow, encoded
 from plm_core.finetuning.finetune_config import FeaturesConfig
+from plm_core.finetuning.finetune_results import example_answers
 from plm_core.finetuning.input_formats import Written, input_format_of
+from plm_core.models.elmo import ELMo, ELMoConfig
 from plm_core.objectives import OBJECTIVES
+from plm_core.text.samplers import items_at
+from plm_core.text.tokenizers import BOS, EOS
 from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
@@ -117,3 +125,70 @@ def test_only_what_is_on_top_learns_and_a_checkpoint_holds_it(device, tmp_path, 
     if kind == "token_classification":
         assert again.answers[::-1] == first.answers
         assert all(0 < p <= 1 for p in first.confidences)
+
+
+TASK = GlueTask("names", "token_classification", "", iob2(["PER", "LOC"]), ("entity_f1",), "entity_f1")
+CUES = {"PER": ("king", "senator"), "LOC": ("river", "village")}
+FILLERS = ("the", "very", "old", "and", "famous", "so", "often", "quite", "rather", "well")
+
+
+def named(count, seed, syllables):
+    """Sentences with a name of one word or two; whose name it is, is told three words before or behind it."""
+    draw = random.Random(seed)
+    some = []
+    for number in range(count):
+        kind = draw.choice(["PER", "LOC"])
+        name = ["".join(draw.choices(syllables, k=2)).title() for _ in range(draw.randint(1, 2))]
+        before, between, behind = (draw.choices(FILLERS, k=draw.randint(*size)) for size in ((0, 2), (2, 2), (1, 2)))
+        words, tags = [*name, *behind], [f"B-{kind}", *[f"I-{kind}"] * (len(name) - 1), *["O"] * len(behind)]
+        cue = [draw.choice(CUES[kind])]
+        words, tags = [*before, *cue, *between, *words], ["O"] * (len(before) + 1 + len(between)) + tags
+        if draw.random() < 0.5:
+            words, tags = words[::-1], tags[::-1]
+            place = next(i for i, tag in enumerate(tags) if tag != "O")
+            tags[place : place + len(name)] = [f"B-{kind}", *[f"I-{kind}"] * (len(name) - 1)]
+        labels = tuple(TASK.labels.index(tag) for tag in tags)
+        some.append(Example(str(number), " ".join(words), None, 0, tags=labels))
+    return some
+
+
+def tagged_by_features(backbone, tokenizer, objective, training, test, device, folder, steps=250):
+    """The tags of the test examples by a biLSTM and a chain over a frozen model."""
+    torch.manual_seed(1)
+    read = input_format_of(objective)
+    features = Features(FeaturesConfig([], width=64, dropout=0.1), backbone.config.layers, backbone.config.width)
+    model = Classifier(backbone, read, TASK.kind, len(TASK.labels), 0.1, features=features)
+    rows, queries = (encoded(some, TASK, read, tokenizer, backbone.config.context) for some in (training, test))
+    model.standardize(rows.encoded)
+    config = LoopConfig(seed=1, steps=steps, batch=16, optimizer=OptimizerConfig(1e-2, 20), report_every=50)
+
+    falling = itertools.count(0.0, -1.0)  # so that the last weights are kept
+
+    def batch_at(step):
+        return collate([rows.encoded[i] for i in items_at(1, step, 16, len(rows.encoded))], kind=model.kind)
+
+    list(train(model, example_loss, batch_at, lambda _: Validation(next(falling)), config, device, Snapshots(folder)))
+    return example_answers(TASK, queries, predict(model, queries.encoded, 32, device.device), tokenizer).answers
+
+
+@pytest.mark.slow
+def test_features_find_names_by_words_that_a_linear_tagger_does_not_see(tokenizer, device, tmp_path):
+    """The names of the test are not in the training examples, and the words that tell their kind are too far away for a
+    tagger that sees two words on either side."""
+    training, test = (
+        named(600, 1, ("bar", "kel", "mor", "tan", "lu")),
+        named(300, 2, ("dos", "win", "gar", "pel", "ru")),
+    )
+    gold = [[TASK.labels[tag] for tag in example.tags] for example in test]
+
+    def score(answers):
+        return evaluate_modules.scores(["entity_f1"], answers, gold, TASK.labels)["entity_f1"]
+
+    linear, _ = linear_baselines.tags(TASK, training, training, test)
+    torch.manual_seed(1)
+    sizes = {"filters": ((1, 16), (3, 32)), "cells": 64, "dropout": 0.0}
+    elmo = ELMo(ELMoConfig(tokenizer.vocab_size, 99, 2, 64, **sizes))
+    elmo.spell([tokenizer.letters(token) for token in range(tokenizer.vocab_size)], ends=(BOS, EOS))
+    ours = tagged_by_features(elmo, tokenizer, "bidirectional", training, test, device, tmp_path, steps=500)
+    assert score(linear) < 0.65
+    assert score(ours) > score(linear) + 0.2
