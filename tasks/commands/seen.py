@@ -105,8 +105,12 @@ def _row(tokenizer: Tokenizer, objective: Objective, batch: Batch, row: int) -> 
     pairs = zip(*(t[row].flatten().tolist() for t in (batch.target_positions, batch.targets)), strict=True)
     targets = [(place, target) for place, target in pairs if target != IGNORED]
     marks = {}
-    for number, (place, target) in enumerate(targets, start=1):
-        word = _word(tokenizer, target)
+    # A sentinel stands for several tokens; it is itself a target, but no token of a text.
+    written: dict[int, list[int]] = {}
+    for place, target in targets:
+        written.setdefault(place, []).extend([target] if target < tokenizer.vocab_size else [])
+    for number, (place, tokens) in enumerate(written.items(), start=1):
+        word = _word(tokenizer, tokens[0]) if len(tokens) == 1 else tokenizer.decode(tokens).replace("\n", "↵")
         if (mark := objective.mark(number, _word(tokenizer, inputs[place]).strip())) is not None:
             marks[place] = " " * word.startswith(" ") + f"<{mark}: {word.strip()}>"
 
@@ -127,8 +131,8 @@ def _row(tokenizer: Tokenizer, objective: Objective, batch: Batch, row: int) -> 
             text += marks.get(places[0]) or f" {tokenizer.piece(inputs[places[0]])} "
     return {
         "row": row,
-        "inputs": [tokenizer.piece(token) for token in inputs],
-        "predicted": [{"position": place, "token": tokenizer.piece(target)} for place, target in targets],
+        "inputs": [_piece(tokenizer, token) for token in inputs],
+        "predicted": [{"position": place, "token": _piece(tokenizer, target)} for place, target in targets],
         "text": text.strip(),
     } | objective.facts(batch, row)
 
@@ -150,10 +154,15 @@ def _documents(store: TokenStore, spans: list[TokenRange]) -> Iterator[dict[str,
         }
 
 
+def _piece(tokenizer: Tokenizer, token: int) -> str:
+    """The piece of a token, which may be a sentinel that the tokenizer does not have."""
+    return tokenizer.piece(token) if token < tokenizer.vocab_size else "<sentinel>"
+
+
 def _word(tokenizer: Tokenizer, token: int) -> str:
     """A token for people: without brackets if it is a special one, and as its piece if it has no text of its own."""
-    if token < len(PIECES):
-        return PIECES[token].strip("<>")
+    if not len(PIECES) <= token < tokenizer.vocab_size:
+        return _piece(tokenizer, token).strip("<>")
     text = tokenizer.decode([token]).replace("\n", "↵")
     return tokenizer.piece(token) if not text.strip() or "\N{REPLACEMENT CHARACTER}" in text else text
 

@@ -152,3 +152,40 @@ def test_new_encoder_runs_from_text_to_classifier(small):
     small.change(pretrain__modernbert=section | {"objective": {"name": "masked", "next_sentence": True}})
     _, err = small.run("tasks.commands.check", code=2)
     assert "objective.next_sentence: true for a model without segments; expected false" in err
+
+
+@pytest.mark.parametrize("architecture", ["t5", pytest.param("transformer", marks=pytest.mark.slow)])
+def test_encoder_decoder_runs_from_text_to_translation(small, architecture):
+    objective = {"name": "span_corruption", "rate": 0.3}
+    section = {"architecture": architecture, "objective": objective, "model": MODEL, "training": MUON}
+    folder = small.root / "data/reversed"
+    folder.mkdir(parents=True)
+    for split, count in (("train", 24), ("test", 8)):
+        lines = [f"ba ti {word}\t{word} ti ba" for word in (f"ka{split[:2]}{i}" for i in range(count))]
+        (folder / f"{split}.tsv").write_text("\n".join(["source\ttarget", *lines]) + "\n")
+    task = {"input": "data/reversed", "kind": "translation", "a": "source", "label": "target", "score": "bleu"}
+    small.change(
+        models={"gpt": "own", "seq": "own"},
+        pretrain__seq=section | {"valid_windows": 5},
+        examples={"reversed": task},
+        fewshot__tasks=None,
+        fewshot__prompts={},
+        finetune__tasks=["reversed"],
+        finetune__seeds=[1],
+    )
+    small.run("tasks.commands.check")
+    for name, *arguments in (
+        ["pretrain", "seq"],
+        ["evaluate", "seq"],
+        ["examples", "reversed"],
+        ["finetune", "seq", "reversed", "1"],
+        ["finetune", "gpt", "reversed", "1"],
+    ):
+        small.run(f"tasks.stages.{name}", *arguments)
+    assert 0 < small.metrics("evaluate-seq")["span_bits_per_byte"] < 12
+    for model in ("seq", "gpt"):
+        assert 0 <= small.metrics(f"finetune-{model}-reversed-1")["score"] <= 1
+        evidence = (small.root / f"artifacts/evidence/{model}/reversed.1.csv").read_text()
+        assert "ti ba" in evidence
+    seen, _ = small.run("tasks.commands.seen", "seq", "--step=2", "--rows=1")
+    assert "<sentinel: " in seen
