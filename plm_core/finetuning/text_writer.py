@@ -22,7 +22,7 @@ from plm_core.finetuning.finetune_config import TextRecipe
 from plm_core.finetuning.input_formats import Part
 from plm_core.finetuning.task_heads import NO_TOKEN, ExampleBatch, TaskHead
 from plm_core.models.blocks import Decoder, rows_at
-from plm_core.models.kv_cache import KVCache, LayerCache
+from plm_core.models.kv_cache import KVCache
 from plm_core.models.transformer import DecoderCache, Transformer
 from plm_core.objectives.objective import IGNORED, output_nll
 from plm_core.objectives.span_corruption import shifted
@@ -66,10 +66,7 @@ class FromSource(Writer):
     def begin(self, model: Any, batch: ExampleBatch, beams: int) -> tuple[Tensor, Advance]:
         read = _read(batch)
         states = model.encode(batch.inputs[:, 0], attention_mask=read)
-        layers = [LayerCache() for _ in range(model.config.layers)]
-        cache = DecoderCache(
-            model, states.repeat_interleave(beams, dim=0), read.repeat_interleave(beams, dim=0), layers
-        )
+        cache = DecoderCache(model, states.repeat_interleave(beams, dim=0), read.repeat_interleave(beams, dim=0))
 
         def follow(tokens: Tensor) -> Tensor:
             return model.logits(model.decode(tokens[:, None], None, cache=cache)[:, -1])

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, causal_order, check_ids, check_length, to_compute_dtype
+from plm_core.models.kv_cache import LayerCache
 from plm_core.models.output_layer import Output
 
 Keys = tuple[Tensor, Tensor]
@@ -121,12 +122,11 @@ class Block(nn.Module):
 class DecoderCache:
     """What decoding keeps from token to token: the source's keys and values, and those of what was written."""
 
-    def __init__(self, model: "Transformer", states: Tensor, attention_mask: Tensor | None, layers: list[Any]) -> None:
-        """``states`` [B, S, D] are the encoder's, ``attention_mask`` [B, S] is false where the source is padded, and
-        ``layers`` are empty caches, one for each block of the decoder."""
+    def __init__(self, model: "Transformer", states: Tensor, attention_mask: Tensor | None) -> None:
+        """``states`` [B, S, D] are the encoder's, ``attention_mask`` [B, S] is false where the source is padded."""
         self.source = [block.cross.keys(states) for block in model.decoder]
         self.source_mask = None if attention_mask is None else attention_mask[:, None, None, :]
-        self.layers = layers
+        self.layers = [LayerCache() for _ in model.decoder]
         self.length = 0
 
     def reorder(self, rows: Tensor) -> None:

@@ -13,10 +13,16 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from plm_core.configs.stage_configs import LikelihoodConfig
-from plm_core.evaluation.likelihood.document_scores import Likelihood, Text, group_texts, read_in_batches, windows
+from plm_core.evaluation.likelihood.document_scores import (
+    Likelihood,
+    Text,
+    group_texts,
+    read_in_batches,
+    token_nats,
+    windows,
+)
 from plm_core.objectives.objective import IGNORED
 from plm_core.objectives.span_corruption import shifted
 from plm_core.text.tokenizers import EOS
@@ -31,10 +37,8 @@ WINDOWS_AT_ONCE = 64
 @torch.no_grad()
 def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
     """Score whole documents. A text that is longer than the context is read in windows one after the other; the last
-    one begins early, so that its tokens have as much context as any.
-
-    Raises:
-        ValueError: the model has too few sentinels for a window of its context.
+    one begins early, so that its tokens have as much context as any. Windows have no more spans than there are
+    sentinels.
     """
     model.eval()
     # EOS and a sentinel for each span that is left out take the place of its three tokens or fewer.
@@ -86,5 +90,4 @@ def _span_nats(model: Any, rows: torch.Tensor, skip: int, number: int) -> torch.
     end = rows.new_full((len(rows), 1), EOS)
     written, goal = torch.cat(target, 1), torch.cat(counted, 1)
     hidden = model.decode(shifted(written), model.encode(torch.cat([*source, end], 1)))
-    logits = model.logits(hidden).transpose(1, 2)
-    return F.cross_entropy(logits, goal, ignore_index=IGNORED, reduction="none").double().sum(1)
+    return token_nats(model, hidden, goal).sum(1)
