@@ -35,7 +35,9 @@ app = typer.Typer(
 tokenizer = typer.Typer(help="Compare tokenizers of several kinds and sizes.", no_args_is_help=True)
 app.add_typer(tokenizer, name="tokenizer")
 
-Model = Annotated[str | None, Option(show_default="champion", help="Use this trained section, version or alias.")]
+Model = Annotated[
+    str | None, Option(show_default="champion", help="Use this trained or fine-tuned model, version or alias.")
+]
 Checkpoint = Annotated[Path | None, Option(metavar="DIR", help="Use the checkpoint in this folder instead of --model.")]
 Kind = Annotated[list[str] | None, Option(show_default=", ".join(TOKENIZERS), help="Train this kind; can be repeated.")]
 Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
@@ -87,16 +89,19 @@ def task(name: str, /, *arguments: object, **options: object) -> None:
 
 @contextlib.contextmanager
 def checkpoint_folder(model: str | None, folder: Path | None) -> Iterator[Path]:
-    """The given folder, or that of a trained section or a registered version, kept until the block ends. Raises
-    UserError: both are given, or there is no such model."""
+    """The given folder, or that of a trained section, a fine-tuned model or a registered version, kept until the block
+    ends. Raises UserError: both are given, or there is no such model."""
     if model and folder:
         raise UserError(f"--model {model}, --checkpoint {folder}: expected one of them, not both")
     name = model or "champion"
     root = project()
-    local = folder.resolve() if folder else root / paths.MODELS / name
-    if folder or local.is_dir():
-        yield local
+    if folder:
+        yield folder.resolve()
         return
+    for made in (paths.MODELS, paths.FINETUNED):
+        if (local := root / made / name).is_dir():
+            yield local
+            return
     from flows.registry import model_registry
     from flows.registry.mlflow_client import RegistryError
 
@@ -541,11 +546,11 @@ def seen(
 @app.command()
 def export(
     target: Annotated[Path, Argument(metavar="TARGET", help="Write this new or empty folder, or this new .gguf file.")],
-    to: Annotated[Formats, Option(help="Write a folder for Hugging Face transformers (hf), or a file for llama.cpp.")],
+    to: Annotated[Formats, Option(help="Write a folder for transformers (hf) or MLflow, or a file for llama.cpp.")],
     model: Model = None,
     checkpoint: Checkpoint = None,
 ) -> None:
-    """Write a model for Hugging Face transformers, or for llama.cpp, Ollama and other programs that read GGUF."""
+    """Write a model for transformers, for `mlflow models serve`, or for Ollama and other programs that read GGUF."""
     with checkpoint_folder(model, checkpoint) as source:
         task("export", target.resolve(), to=to, checkpoint=source)
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 from plm_core.benchmarks.example_readers import (
     GZIPPED,
@@ -151,6 +152,10 @@ class Kind:
     """Whether an answer is a text that is written token by token."""
     has_checks = True
     """Whether there are behavioural checks."""
+    request: Mapping[str, str] = MappingProxyType({"text": "a", "text_pair": "b"})
+    """The columns of a request to a served model, and the field of ``Example`` that each one is."""
+    answer_type: Literal["text", "texts", "number", "numbers"] = "text"
+    """What a served model answers with."""
     head = "plm_core.finetuning.task_heads:CLASSES"
     """Where a model learns it: a ``plm_core.finetuning.task_heads.TaskHead``."""
     linear = "plm_core.finetuning.linear_baselines:classes"
@@ -195,6 +200,15 @@ class Kind:
         """A prediction or a right answer in the form of evidence (``plm_core.evaluation.evidence``)."""
         return task.labels[int(answer)]
 
+    def unanswered(self, task: GlueTask, request: Mapping[str, Any]) -> Example:
+        """The example that a row of a request asks about; ValueError if it cannot be one."""
+        given = {field: request[column] for column, field in self.request.items() if column in request}
+        return Example(**{"id": "", "b": None, "label": 0} | given)
+
+    def served(self, task: GlueTask, answer: Any) -> Any:
+        """A prediction in the form that a served model answers with."""
+        return self.written(task, answer)
+
     def to_train_on(self, task: GlueTask) -> tuple[str, ...]:
         """The labels that must occur in the training set."""
         return task.labels if self.of_classes else ()
@@ -210,6 +224,7 @@ class Regression(Kind):
 
     metrics = ("pearson", "spearman")
     has_labels = of_classes = has_options = False
+    answer_type = "number"
     head = "plm_core.finetuning.task_heads:NUMBERS"
     linear = "plm_core.finetuning.linear_baselines:ridge_regression"
 
@@ -225,6 +240,9 @@ class Regression(Kind):
     def written(self, task: GlueTask, answer: Any) -> str:
         return repr(float(answer))
 
+    def served(self, task: GlueTask, answer: Any) -> Any:
+        return float(answer)
+
     def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
         return {"mean_label": sum(e.label for e in examples) / len(examples)} if examples else {}
 
@@ -237,6 +255,7 @@ class MultipleChoice(Kind):
     optional = ("b", "labels", "id", "group")
     of_classes = has_checks = False
     has_choices = True
+    request = MappingProxyType({"text": "a", "text_pair": "b", "choices": "choices"})
     head = "plm_core.finetuning.task_heads:CHOICES"
     linear = "plm_core.finetuning.linear_baselines:choices"
 
@@ -256,6 +275,11 @@ class MultipleChoice(Kind):
     def read_answer(self, task: GlueTask, fields: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
         return super().read_answer(task, fields, ids) | {"choices": tuple(map(str, fields["choices"]))}
 
+    def unanswered(self, task: GlueTask, request: Mapping[str, Any]) -> Example:
+        if (many := len(request["choices"])) != len(task.labels):
+            raise ValueError(f"choices: found {many}; expected {len(task.labels)}")
+        return super().unanswered(task, dict(request) | {"choices": tuple(request["choices"])})
+
 
 class TokenClassification(Kind):
     """Each word has a tag, in IOB2."""
@@ -265,6 +289,8 @@ class TokenClassification(Kind):
     optional = ()
     formats = (".conll", ".txt")
     of_classes = has_options = has_checks = False
+    request = MappingProxyType({"text": "a"})
+    answer_type = "texts"
     head = "plm_core.finetuning.task_heads:TAGS"
     linear = "plm_core.finetuning.linear_baselines:tags"
 
@@ -296,6 +322,15 @@ class TokenClassification(Kind):
     def written(self, task: GlueTask, answer: Any) -> str:
         return " ".join(answer)
 
+    def unanswered(self, task: GlueTask, request: Mapping[str, Any]) -> Example:
+        """Words are what whitespace separates."""
+        if not (words := request["text"].split()):
+            raise ValueError("text: found no words; expected some")
+        return replace(super().unanswered(task, request), a=" ".join(words), tags=(0,) * len(words))
+
+    def served(self, task: GlueTask, answer: Any) -> Any:
+        return [*answer]
+
     def to_train_on(self, task: GlueTask) -> tuple[str, ...]:
         return tuple(tag for tag in task.labels if tag.startswith("B-"))
 
@@ -313,6 +348,7 @@ class QuestionAnswering(Kind):
     optional = ("labels", "unanswerable")
     formats = (".json",)
     has_labels = of_classes = has_options = has_checks = False
+    request = MappingProxyType({"question": "a", "context": "b"})
     head = "plm_core.finetuning.task_heads:SPANS"
     linear = "plm_core.finetuning.linear_baselines:spans"
 
@@ -346,6 +382,7 @@ class Texts(Kind):
     of_lines = True
     has_labels = of_classes = has_options = has_checks = False
     writes_texts = True
+    request = MappingProxyType({"text": "a"})
     head = "plm_core.finetuning.task_heads:TEXTS"
 
     def __init__(self, metrics: tuple[str, ...], question: str, linear: str) -> None:
@@ -373,6 +410,9 @@ class Texts(Kind):
     def written(self, task: GlueTask, answer: Any) -> str:
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
+    def unanswered(self, task: GlueTask, request: Mapping[str, Any]) -> Example:
+        return replace(super().unanswered(task, request), answers=(Answer("", 0),))
+
     def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
         references = [reference.text for e in examples for reference in e.answers]
         words, reference_words = (sum(len(t.split()) for t in texts) for texts in ([e.a for e in examples], references))
@@ -389,6 +429,8 @@ class Search(Kind):
     stated = ("a", "b")
     optional = ("id", "group")
     has_labels = of_classes = has_options = has_checks = False
+    request = MappingProxyType({"text": "a"})
+    answer_type = "numbers"
     head = "plm_core.finetuning.task_heads:SEARCH"
     linear = "plm_core.finetuning.linear_baselines:search"
 
@@ -411,6 +453,10 @@ class Search(Kind):
 
     def written(self, task: GlueTask, answer: Any) -> str:
         return str(answer)
+
+    def served(self, task: GlueTask, answer: Any) -> Any:
+        """The vector of a text, be it a query or a passage."""
+        return answer
 
     def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
         return {"passages": len({e.b for e in examples})}

@@ -63,7 +63,8 @@ class CheckpointConfig:
     valid_nats: float
     """Validation loss at that step, in nats per prediction (with next-sentence prediction, the sum of both means)."""
     head: dict[str, Any] | None = None
-    """What a fine-tuned model has on top: its task and labels; null for a pretrained model."""
+    """What a fine-tuned model has learned: a ``plm_core.finetuning.task_model.LearnedTask``; null for a pretrained
+    model."""
     lineage: Lineage | None = None
     """What its pretraining run read; null if that is not known."""
     published: PublishedModel | None = None

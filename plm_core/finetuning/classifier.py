@@ -128,7 +128,7 @@ def new_features(pretrained: Loaded, config: FeaturesConfig) -> Features:
     """What reads a model's layers for a task: as an earlier task has left it, or with random weights."""
     sizes = pretrained.model.config
     features = Features(config, sizes.layers, sizes.width)
-    if pretrained.config.head and "features" in pretrained.config.head:
+    if pretrained.config.head and pretrained.config.head.get("features"):
         names = features.state_dict()
         features.load_state_dict({name: pretrained.extra[f"features.{name}"] for name in names})
     return features

@@ -12,18 +12,8 @@ from plm_core.evaluation.answers import is_numeric_score
 from plm_core.evaluation.evidence import check_labels
 from plm_core.evaluation.text_overlap import signature
 from plm_core.finetuning.featurize import Rows
-from plm_core.finetuning.task_heads import Predicted, TaskHead, answered_rows
+from plm_core.finetuning.task_heads import Predicted, example_answers
 from plm_core.text.tokenizers import Tokenizer
-
-
-def example_answers(
-    task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer, threshold: float = 0.0
-) -> Predicted:
-    """Combine answers to rows into answers to examples: class ids, numbers, the tags of all words by name,
-    texts, or ranks."""
-    head: TaskHead = resolve_name(KINDS[task.kind].head)
-    of_examples = head.of_examples(task, answered_rows(rows, predicted, tokenizer), threshold)
-    return Predicted([answer for answer, _ in of_examples], [sure for _, sure in of_examples], predicted.loss)
 
 
 def evidence(task: GlueTask, examples: Sequence[Example], predicted: Predicted, rule: str) -> Iterator[tuple[str, ...]]:

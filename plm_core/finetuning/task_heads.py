@@ -521,6 +521,16 @@ class Texts(TaskHead):
         return read.tokenizer.decode(read.answers[0]).strip(), read.confidences[0]
 
 
+def example_answers(
+    task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer, threshold: float = 0.0
+) -> Predicted:
+    """Combine answers to rows into answers to examples: class ids, numbers, the tags of all words by name,
+    texts, or ranks."""
+    head: TaskHead = resolve_name(KINDS[task.kind].head)
+    of_examples = head.of_examples(task, answered_rows(rows, predicted, tokenizer), threshold)
+    return Predicted([answer for answer, _ in of_examples], [sure for _, sure in of_examples], predicted.loss)
+
+
 def padded(values: Sequence[int], length: int, filler: int) -> list[int]:
     """The values, filled up to a length."""
     return [*values, *[filler] * (length - len(values))]

@@ -66,7 +66,7 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     config = loaded.config
 
     # Only what one of their classes computes.
-    if config.head is not None and "pooling" not in config.head:
+    if config.head is not None and config.head.get("pooling") is None:
         raise UserError(f"{checkpoint_folder}: is a fine-tuned model; expected a pretrained one, or one for search")
     if config.head is not None and input_format_of(config.objective).single[0][0] != CLS:
         raise UserError(f"{checkpoint_folder}: is a {config.objective} model for search; expected a masked one")

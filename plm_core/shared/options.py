@@ -9,8 +9,9 @@ Tokenizers = Literal["bpe", "unigram", "wordpiece", "bytelevel"]
 TOKENIZERS: tuple[str, ...] = get_args(Tokenizers)
 """The kinds of tokenizers."""
 
-Formats = Literal["hf", "gguf", "gguf-f32", "gguf-q8_0"]
-"""The formats of exported models: a folder of transformers, or a GGUF file with 16, 32 or 8 bits per weight."""
+Formats = Literal["hf", "mlflow", "gguf", "gguf-f32", "gguf-q8_0"]
+"""The formats of exported models: a folder for transformers or for `mlflow models serve`, or a GGUF file with 16, 32 or
+8 bits per weight."""
 
 
 @dataclass(frozen=True)

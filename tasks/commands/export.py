@@ -19,12 +19,16 @@ def export(
     checkpoint: Annotated[Path, Option(help="Read the checkpoint in this folder.")],
     to: Annotated[Formats, Option(help="Write this format.")] = "hf",
 ) -> None:
-    """Write a checkpoint as a Hugging Face transformers folder or a GGUF file.
+    """Write a checkpoint as a folder for Hugging Face transformers or MLflow, or as a GGUF file.
 
     Raises:
         UserError: the checkpoint is damaged or has no counterpart there, or ``target`` is not new.
     """
-    if to == "hf":
+    if to == "mlflow":
+        from tasks.publishing.mlflow_model import save_model  # takes seconds to import
+
+        save_model(checkpoint, target)
+    elif to == "hf":
         export_hf(checkpoint, target)
     else:
         export_gguf(checkpoint, target, to)

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean
@@ -34,16 +33,9 @@ import mlflow.pyfunc
 import pandas as pd
 import sqlalchemy.orm
 import torch  # noqa: F401  the forks need it
-from mlflow.models import ModelSignature
 from mlflow.store.model_registry import sqlalchemy_store as _registry  # noqa: F401  likewise
 from mlflow.store.tracking import sqlalchemy_store as _store  # noqa: F401
-from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.utils.requirements_utils import warn_dependency_requirement_mismatches
-
-REQUIREMENTS = ("mlflow", "numpy", "pandas", "pydantic", "safetensors", "torch")
-"""What ``serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
-READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
-"""The library that reads the checkpoint's tokenizer, by the tokenizer's file; it too must be installed."""
 
 TRIAL = pd.DataFrame([{"text": "The state of the union is"}]), {"max_new_tokens": 8}
 """The request that a version must answer to prove that it works."""
@@ -67,7 +59,7 @@ PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
 def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: str) -> str:
     """Log all that belongs to one version, and make it a version of the registered model; returns its number."""
     # Not at the top of the file: trying a version must not load the checkout's packages.
-    import plm_core
+    from tasks.publishing.mlflow_model import model_parts
     from tasks.publishing.mlflow_run import datasets, flatten
     from tasks.reporting.version_facts import facts as described
 
@@ -84,14 +76,7 @@ def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, st
         for name, section in facts.params.items():  # one after the other: MLflow takes at most 100 parameters at once
             mlflow.log_params(dict(flatten({name: section})))
         mlflow.MlflowClient().log_inputs(run.info.run_id, datasets(facts.data))
-        info = mlflow.pyfunc.log_model(
-            name=folder.name,
-            python_model=str(Path(__file__).with_name("serve.py")),
-            artifacts={"checkpoint": str(folder)},
-            code_paths=[str(Path(plm_core.__file__).parent)],
-            pip_requirements=requirements(folder),
-            signature=signature(),  # and no example: MLflow would run the model here
-        )
+        info = mlflow.pyfunc.log_model(name=folder.name, **model_parts(folder))
         mlflow.log_metrics(facts.metrics | read_metrics(folder.name, files), model_id=info.model_id)
     made = mlflow.register_model(info.model_uri, model, tags=tags)
     client = mlflow.MlflowClient()
@@ -99,32 +84,6 @@ def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, st
     if not client.get_registered_model(model).description:  # otherwise it is a person's
         client.update_registered_model(model, MODEL)
     return str(made.version)
-
-
-def signature() -> ModelSignature:
-    """The columns of a request and of its answer, and the request's parameters with their defaults."""
-    from plm_core.shared.options import SamplingConfig
-
-    defaults = SamplingConfig()
-    columns = {"text": "string", "continuation": "string", "likelihood": "double", "quantity": "string"}
-    return ModelSignature(
-        inputs=Schema([ColSpec("string", "text")]),
-        outputs=Schema([ColSpec(kind, name) for name, kind in columns.items()]),
-        params=ParamSchema(
-            [
-                ParamSpec("max_new_tokens", DataType.long, defaults.max_new_tokens),
-                ParamSpec("temperature", DataType.double, defaults.temperature),
-                ParamSpec("seed", DataType.long, defaults.seed),
-            ]
-        ),
-    )
-
-
-def requirements(checkpoint: Path) -> list[str]:
-    """What pip must install for a checkpoint to be used."""
-    names = [*REQUIREMENTS, *(library for file, library in READS.items() if (checkpoint / file).is_file())]
-    # The public version: a local part such as +cpu names a build that no index has.
-    return [f"{name}=={version(name).partition('+')[0]}" for name in names]
 
 
 def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:
@@ -238,7 +197,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def main(request: str, answered: str) -> None:
     """Read the request from one file, and write the answer into another."""
     sqlalchemy.orm.configure_mappers()
-    warn_dependency_requirement_mismatches(list(REQUIREMENTS))
+    warn_dependency_requirement_mismatches(["torch"])
     result = answer(json.loads(Path(request).read_text(encoding="utf-8")))
     Path(answered).write_text(json.dumps(result), encoding="utf-8")
 

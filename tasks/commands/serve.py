@@ -1,9 +1,10 @@
 """A checkpoint as an MLflow pyfunc model "from code": registration logs this file, `mlflow models serve` runs it.
 
-The request is a column ``text``; the answer has ``text``, its ``continuation`` (empty from a masked model, which does
-not continue text), the text's ``likelihood`` in bits per byte, and the ``quantity`` that it measures: only numbers of
-the same quantity may be compared, and for a ``lossy_`` one only those of models with the same tokenizer. The whole text
-is scored, even if the evaluation reads excerpts. MLflow copies this file and ``plm_core`` into the model: a model of
+To a pretrained model the request is a column ``text``; the answer has ``text``, its ``continuation`` (empty from a
+masked model, which does not continue text), the text's ``likelihood`` in bits per byte, and the ``quantity`` that it
+measures: only numbers of the same quantity may be compared, and for a ``lossy_`` one only those of models with the same
+tokenizer. The whole text is scored, even if the evaluation reads excerpts. A fine-tuned model answers as its task asks
+(``plm_core.finetuning.task_model.LearnedTask``). MLflow copies this file and ``plm_core`` into the model: a model of
 last year is served by last year's code.
 """
 
@@ -11,6 +12,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
@@ -24,15 +26,18 @@ MAX_CHARACTERS = 20_000
 
 
 class Unrecognized(logging.Filter):
-    """MLflow ignores a misspelt parameter with only this warning; here the warning becomes the answer."""
+    """MLflow ignores a misspelt parameter with only a warning; here the warning becomes the answer."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every other record pass.
 
         Raises:
-            MlflowException: the record is that warning; the server answers 400.
+            MlflowException: the record is such a warning; the server answers 400.
         """
-        if (message := record.getMessage()).startswith("Unrecognized params"):
+        message = record.getMessage()
+        if message.startswith("`params` can only be specified"):
+            raise MlflowException.invalid_parameter_value("params: found some; a fine-tuned model expects none")
+        if message.startswith("Unrecognized params"):
             named = message.partition(" are ignored")[0].removeprefix("Unrecognized params ")
             raise MlflowException.invalid_parameter_value(
                 f"params: {named} unknown; expected max_new_tokens, temperature or seed"
@@ -40,8 +45,20 @@ class Unrecognized(logging.Filter):
         return True
 
 
+def require_texts(column: str, values: pd.Series) -> None:
+    """Raise MlflowException if a column of a request has too many texts, or one that is too long or none."""
+    texts = [text for value in values for text in ([*value] if isinstance(value, list | np.ndarray) else [value])]
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise MlflowException.invalid_parameter_value(f"{column}: found {wrong[0]}; expected text")
+    if len(values) > MAX_TEXTS or any(len(text) > MAX_CHARACTERS for text in texts):
+        raise MlflowException.invalid_parameter_value(
+            f"{column}: {len(values)} texts of up to {max(map(len, texts)):,} characters; expected at most {MAX_TEXTS} "
+            f"of at most {MAX_CHARACTERS:,}"
+        )
+
+
 class CheckpointModel(PythonModel):
-    """Continues and scores texts with the checkpoint in the artifact ``checkpoint``."""
+    """Answers with the checkpoint in the artifact ``checkpoint``."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load the checkpoint, once per process.
@@ -57,17 +74,35 @@ class CheckpointModel(PythonModel):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         logging.getLogger("mlflow.models.utils").addFilter(Unrecognized())
         self.device = Device(device, torch.get_num_threads(), bfloat16=False)
-        self.loaded = checkpoint.load(Path(context.artifacts["checkpoint"]), self.device.device)
+        folder = Path(context.artifacts["checkpoint"])
+        self.task_model = None
+        if checkpoint.describe(folder).head is None:
+            self.loaded = checkpoint.load(folder, device)
+        else:
+            from plm_core.finetuning.task_model import TaskModel
+
+            self.task_model = TaskModel.load(folder, device)
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        """Answer with one row per text; ``params`` are max_new_tokens, temperature and seed.
+        """Answer with one row per row of the request; ``params``, for pretrained models, are max_new_tokens,
+        temperature and seed.
 
         Raises:
             MlflowException: there are too many texts, one is empty or too long, or a parameter is out of its range;
                 the server answers 400.
         """
+        for column in model_input:
+            require_texts(str(column), model_input[column])
+        if self.task_model is None:
+            return self._continued([*model_input["text"]], params or {})
+        try:
+            return pd.DataFrame(self.task_model.respond(model_input.to_dict("records")))
+        except ValueError as error:
+            raise MlflowException.invalid_parameter_value(str(error)) from error
+
+    def _continued(self, texts: list[str], params: dict[str, Any]) -> pd.DataFrame:
         from plm_core.configs.stage_configs import LikelihoodConfig
         from plm_core.evaluation.likelihood import named, scorer_of
         from plm_core.evaluation.likelihood.document_scores import sum_scores, tokenized
@@ -75,20 +110,12 @@ class CheckpointModel(PythonModel):
         from plm_core.objectives import OBJECTIVES
 
         try:
-            sampling = SamplingConfig(**(params or {}))
+            sampling = SamplingConfig(**params)
         except (TypeError, ValueError) as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
         if sampling.max_new_tokens > MAX_NEW_TOKENS:
             raise MlflowException.invalid_parameter_value(
                 f"max_new_tokens: {sampling.max_new_tokens}; expected at most {MAX_NEW_TOKENS}"
-            )
-        texts = list(model_input["text"])
-        if wrong := [text for text in texts if not isinstance(text, str)]:
-            raise MlflowException.invalid_parameter_value(f"text: found {wrong[0]}; expected text")
-        if len(texts) > MAX_TEXTS or any(len(text) > MAX_CHARACTERS for text in texts):
-            raise MlflowException.invalid_parameter_value(
-                f"text: {len(texts)} texts of up to {max(map(len, texts)):,} characters; expected at most {MAX_TEXTS} "
-                f"of at most {MAX_CHARACTERS:,}"
             )
         read = [tokenized(text, self.loaded.tokenizer) for text in texts]
         if not all(text.ids for text in read):

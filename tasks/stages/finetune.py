@@ -17,13 +17,13 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from plm_core import checkpoint
 from plm_core.benchmarks.behaviour_checks import COLUMNS, FILE, check_counts, read_checks, run_behaviour_checks
-from plm_core.benchmarks.example_readers import SPLITS, Example, file_of
+from plm_core.benchmarks.example_readers import SPLITS, file_of
 from plm_core.benchmarks.task import KINDS, GlueTask, read_examples, verified_task
 from plm_core.config import join_names
 from plm_core.evaluation.evidence import TASK_COLUMNS
@@ -38,10 +38,11 @@ from plm_core.finetuning.classifier import (
     predict,
     set_dropout,
 )
-from plm_core.finetuning.featurize import Batching, Rows, encoded, read_rows
+from plm_core.finetuning.featurize import Batching, Rows, read_rows
 from plm_core.finetuning.finetune_config import PARAMETERS, FeaturesConfig, FinetuneConfig
 from plm_core.finetuning.input_formats import input_format_of
-from plm_core.finetuning.task_heads import Predicted
+from plm_core.finetuning.task_heads import Predicted, example_answers
+from plm_core.finetuning.task_model import LearnedTask, TaskModel, learned_task, on_top
 from plm_core.finetuning.text_writer import TextModel
 from plm_core.objectives.objective import Batch
 from plm_core.shared import paths
@@ -67,8 +68,8 @@ class FinetuneOutcome(NamedTuple):
     test: Rows
     predicted: Predicted
     """Example by example."""
-    threshold: float
-    """``TaskHead.threshold``; 0 if every question has an answer."""
+    learned: LearnedTask
+    """What the checkpoint says about the task."""
     untrained: float | None
     """The score of the pretrained model, for a kind whose head has nothing to learn."""
 
@@ -103,26 +104,20 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         curve = paths.CURVES / f"{key}.csv"
         write_curve(curve, outcome.reports)
         # A checkpoint of its own: the architecture's weights together with the head's.
-        head = on_top(outcome.classifier)
         weights = outcome.classifier.backbone.state_dict()
-        config_of = description_of(pretrained, task, outcome)
-        checkpoint.save(paths.FINETUNED / key, weights, pretrained.tokenizer, config_of, head)
+        described = description_of(pretrained, outcome)
+        checkpoint.save(paths.FINETUNED / key, weights, pretrained.tokenizer, described, on_top(outcome.classifier))
         run.metrics |= finetune_results.measured(task, outcome.train.examples, test.examples, predicted)
         run.metrics |= {"cut": test.cut, "best_step": best_report(outcome.reports).step}
-        run.metrics |= {"no_answer_threshold": outcome.threshold} if task.unanswerable else {}
+        run.metrics |= {"no_answer_threshold": outcome.learned.threshold} if task.unanswerable else {}
         run.metrics |= {} if outcome.untrained is None else {"score_untrained": outcome.untrained}
 
         # The behavioural checks refer to all test examples; those predicted may be only a sample.
-        def ask(examples: list[Example]) -> list[Any]:
-            input_format = input_format_of(pretrained.config.objective, pretrained.config.model)
-            rows = encoded(examples, task, input_format, pretrained.tokenizer, pretrained.model.config.context)
-            predicted = predict(outcome.classifier, rows.encoded, config.training.batch, device.device)
-            return finetune_results.example_answers(
-                task, rows, predicted, pretrained.tokenizer, outcome.threshold
-            ).answers
-
+        model = TaskModel(outcome.classifier, outcome.learned, pretrained, config.training.batch, device.device)
         checks = read_checks(data / FILE, task, (e.id for e in read_examples(file_of(data, "test"), task)))
-        judged = run_behaviour_checks(task, checks, test.examples, predicted.answers, ask)
+        judged = run_behaviour_checks(
+            task, checks, test.examples, predicted.answers, lambda examples: model.predict(examples).answers
+        )
         checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"
         write_rows(checked, COLUMNS, judged)
         run.metrics |= check_counts(judged)
@@ -152,7 +147,7 @@ def finetune_checkpoint(name: str, task_name: str, folder: Path, evidence: Path)
         for task in reversed(tasks):  # each starts from the weights that the previous one left
             with tempfile.TemporaryDirectory() as scratch:
                 outcome = fit(name, model, task, config, seed, device, Snapshots(Path(scratch)), None)
-            described = description_of(model, task, outcome)
+            described = description_of(model, outcome)
             model = replace(model, config=described, extra=on_top(outcome.classifier))
         rows = finetune_results.evidence(tasks[0], outcome.test.examples, outcome.predicted, config.measured(folders))
         write_sealed(evidence / f"{task_name}.{seed}.csv", TASK_COLUMNS, rows)
@@ -225,8 +220,10 @@ def fit(
     if task.unanswerable:
         held_out = predict(classifier, valid_set.encoded, loop.batch, device.device)
         threshold = classifier.kind.threshold(task, valid_set, held_out, pretrained.tokenizer)
-    answers = finetune_results.example_answers(task, test_set, predicted, pretrained.tokenizer, threshold)
-    return FinetuneOutcome(classifier, reports, train_set, test_set, answers, threshold, untrained)
+    answers = example_answers(task, test_set, predicted, pretrained.tokenizer, threshold)
+    pair = train_set.examples[0].b is not None
+    learned = learned_task(classifier, task, pair, threshold)
+    return FinetuneOutcome(classifier, reports, train_set, test_set, answers, learned, untrained)
 
 
 def new_classifier(
@@ -259,25 +256,12 @@ def new_classifier(
     return Classifier(pretrained.model, input_format, task.kind, len(task.labels), config.dropout, auxiliary)
 
 
-def on_top(classifier: Classifier | TextModel) -> dict[str, torch.Tensor]:
-    """The weights of all but the pretrained model, by name."""
-    own = classifier.state_dict().items()
-    return {name: tensor.cpu() for name, tensor in own if not name.startswith("backbone.")}
-
-
-def description_of(
-    pretrained: checkpoint.Loaded, task: GlueTask, outcome: FinetuneOutcome
-) -> checkpoint.CheckpointConfig:
+def description_of(pretrained: checkpoint.Loaded, outcome: FinetuneOutcome) -> checkpoint.CheckpointConfig:
     """The description of the fine-tuned model."""
     best = best_report(outcome.reports)
-    head: dict[str, Any] = {"task": task.name, "labels": list(task.labels)}
-    if isinstance(model := outcome.classifier, TextModel):
-        head |= asdict(model.recipe) | {"most_tokens": model.most}
-    elif model.features:
-        head |= {"features": asdict(model.features.config)}
-    elif model.kind.reads == "mean":
-        head |= {"pooling": "mean"}
-    return replace(pretrained.config, step=best.step, valid_nats=float(best.valid_loss or 0.0), head=head)
+    return replace(
+        pretrained.config, step=best.step, valid_nats=float(best.valid_loss or 0.0), head=asdict(outcome.learned)
+    )
 
 
 if __name__ == "__main__":

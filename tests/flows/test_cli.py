@@ -63,7 +63,7 @@ def test_help_says_how_tokens_are_drawn_and_by_what_defaults(project):
 def test_wrong_command_line_names_what_was_expected(project):
     for arguments, message in [
         (("seen", "--model", "gpt"), "Missing option '--step'"),
-        (("export", "there", "--to", "tf"), "'tf' is not one of 'hf', 'gguf', 'gguf-f32', 'gguf-q8_0'"),
+        (("export", "there", "--to", "tf"), "'tf' is not one of 'hf', 'mlflow', 'gguf', 'gguf-f32', 'gguf-q8_0'"),
         (("rollback",), "Missing option '--reason'"),
         (("statsu",), "Did you mean 'status'"),
         (("generate", "Ba", "--top-k", "-3"), "error: generate.top_k: -3; expected at least 0"),

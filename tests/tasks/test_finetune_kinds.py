@@ -73,7 +73,7 @@ def test_every_task_kind_runs_from_files_to_report(project):
         assert {row["score"] for row in evidence[name]} == {described["score"]}
         assert all(0 <= float(row["confidence"]) <= 1 for row in evidence[name])
         loaded = checkpoint.load(project.root / f"artifacts/finetuned/gpt-{name}-5")
-        assert loaded.config.head["task"] == name
+        assert loaded.config.head["task"]["name"] == name
         outputs = {"ner": 3, "qa": 2, "ends": 1}[name]
         assert [len(tensor) for key, tensor in loaded.extra.items() if key.endswith("bias")] == [outputs]
     assert all(len(row["label"].split()) == len(row["prediction"].split()) for row in evidence["ner"])
@@ -104,10 +104,11 @@ def test_finetune_best_score_uses_the_reported_threshold(project, monkeypatch):
     project.change(finetune__training__best_by="score")
     monkeypatch.chdir(project.root)
     thresholds = []
-    answered = finetune.finetune_results.example_answers
+    answered = finetune.example_answers
     monkeypatch.setattr(SPANS, "threshold", lambda *_: 0.25)
     recorded = lambda *given: thresholds.append(given[4:]) or answered(*given)  # noqa: E731
-    monkeypatch.setattr(finetune.finetune_results, "example_answers", recorded)
+    for module in (finetune, finetune.finetune_results):
+        monkeypatch.setattr(module, "example_answers", recorded)
     with tempfile.TemporaryDirectory() as folder:
         given = checkpoint.load(Path("artifacts/models/gpt")), verified_task(Path("artifacts/examples/qa"))
         config = stage_parameters.section("finetune", FinetuneConfig)

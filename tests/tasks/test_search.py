@@ -27,7 +27,7 @@ def test_passages_of_the_corpus_are_searched_compared_and_on_the_page(small):
     assert 0 <= metrics["score_untrained"] <= 1
     assert 0 < metrics["mrr_at_10"] <= metrics["score"] <= metrics["recall_at_10"]
     head = checkpoint.load(small.root / "artifacts/finetuned/gpt-passages-5").config.head
-    assert head == {"task": "passages", "labels": [], "pooling": "mean"}
+    assert (head["task"]["name"], head["pooling"]) == ("passages", "mean")
     small.run("tasks.stages.report")
     page = (small.root / "artifacts/report/report.md").read_text().replace("\\", "")
     for figure in ("passages: ndcg_at_10", "mrr at 10", "recall at 10", "score untrained"):

@@ -15,8 +15,8 @@ from plm_core.finetuning.classifier import Classifier, collate, example_loss, pr
 from plm_core.finetuning.features import Features, TagChain, layer_states
 from plm_core.finetuning.featurize import InputRow, encoded
 from plm_core.finetuning.finetune_config import FeaturesConfig
-from plm_core.finetuning.finetune_results import example_answers
 from plm_core.finetuning.input_formats import Written, input_format_of
+from plm_core.finetuning.task_heads import example_answers
 from plm_core.models.elmo import ELMo, ELMoConfig
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.samplers import items_at

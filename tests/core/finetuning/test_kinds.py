@@ -11,9 +11,9 @@ from plm_core.benchmarks.example_readers import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict, set_dropout
 from plm_core.finetuning.featurize import characters, encoded
-from plm_core.finetuning.finetune_results import evidence, example_answers, measured
+from plm_core.finetuning.finetune_results import evidence, measured
 from plm_core.finetuning.input_formats import input_format_of
-from plm_core.finetuning.task_heads import LONGEST_ANSWER, SPANS, AnswerSpan, Predicted, SpanBatch
+from plm_core.finetuning.task_heads import LONGEST_ANSWER, SPANS, AnswerSpan, Predicted, SpanBatch, example_answers
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.elmo import ELMo, ELMoConfig

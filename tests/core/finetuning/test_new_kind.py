@@ -19,7 +19,7 @@ from plm_core.finetuning import finetune_results, linear_baselines
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
 from plm_core.finetuning.featurize import encoded
 from plm_core.finetuning.input_formats import input_format_of
-from plm_core.finetuning.task_heads import Predicted, TaskHead
+from plm_core.finetuning.task_heads import Predicted, TaskHead, example_answers
 from plm_core.text.samplers import items_at
 from plm_core.training.callbacks.loss_metrics import Validation
 from plm_core.training.loop import train
@@ -114,7 +114,7 @@ def test_new_task_kind_is_finetuned_scored_and_compared(task, make_gpt, tokenize
         Snapshots(tmp_path / "snapshots"),
     )
     assert len(list(reports)) > 1
-    tuned = finetune_results.example_answers(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
+    tuned = example_answers(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
     baseline = Predicted(*linear_baselines.predict(task, splits["train"], splits["valid"], splits["test"]), math.nan)
     for answered, least in ((tuned, 0.8), (baseline, 0.6)):
         figures = finetune_results.measured(task, splits["train"], test.examples, answered)

@@ -10,8 +10,8 @@ from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
 from plm_core.finetuning import task_heads
 from plm_core.finetuning.featurize import InputRow, Rows
-from plm_core.finetuning.finetune_results import constant_class, example_answers, measured, require_scorable
-from plm_core.finetuning.task_heads import Predicted
+from plm_core.finetuning.finetune_results import constant_class, measured, require_scorable
+from plm_core.finetuning.task_heads import Predicted, example_answers
 
 TASK = GlueTask("t", "classification", "?", ("billing", "other"), ("accuracy",), "accuracy")
 NUMBERS = GlueTask("t", "regression", "?", (), ("pearson",), "pearson")

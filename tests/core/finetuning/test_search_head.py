@@ -13,9 +13,9 @@ from plm_core.benchmarks.example_readers import Example
 from plm_core.benchmarks.task_table import TASKS
 from plm_core.finetuning.classifier import Classifier, collate, example_loss, predict
 from plm_core.finetuning.featurize import encoded
-from plm_core.finetuning.finetune_results import example_answers, measured
+from plm_core.finetuning.finetune_results import measured
 from plm_core.finetuning.input_formats import input_format_of
-from plm_core.finetuning.task_heads import SEARCH, TEMPERATURE
+from plm_core.finetuning.task_heads import SEARCH, TEMPERATURE, example_answers
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.samplers import items_at
 from plm_core.training.callbacks.loss_metrics import Validation

@@ -1,0 +1,82 @@
+"""A checkpoint as a model of MLflow: what it consists of, and the columns of its requests and answers.
+
+The code that serves it is ``tasks/commands/serve.py``.
+"""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlflow.pyfunc
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types.schema import Array
+
+import plm_core
+from plm_core import checkpoint
+from plm_core.config import UserError, from_dict
+from plm_core.finetuning.task_model import LearnedTask
+from plm_core.shared.options import SamplingConfig
+
+REQUIREMENTS = ("mlflow", "numpy", "pandas", "pydantic", "safetensors", "torch")
+"""What ``serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
+FINE_TUNED = ("pyarrow", "zstandard")
+"""What a fine-tuned one needs in addition."""
+READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
+"""The library that reads the checkpoint's tokenizer, by the tokenizer's file; it too must be installed."""
+TYPES: dict[str, Array | DataType] = {
+    "text": DataType.string,
+    "texts": Array(DataType.string),
+    "number": DataType.double,
+    "numbers": Array(DataType.double),
+}
+
+
+def model_parts(folder: Path) -> dict[str, Any]:
+    """The arguments of ``mlflow.pyfunc``'s functions for a checkpoint."""
+    return {
+        "python_model": str(Path(__file__).parents[1] / "commands/serve.py"),
+        "artifacts": {"checkpoint": str(folder)},
+        "code_paths": [str(Path(plm_core.__file__).parent)],
+        "pip_requirements": requirements(folder),
+        "signature": signature(folder),  # and no example: MLflow would run the model here
+    }
+
+
+def save_model(checkpoint_folder: Path, target: Path) -> None:
+    """Write a checkpoint as a folder for ``mlflow models serve`` or ``mlflow.pyfunc.load_model``.
+
+    Raises:
+        UserError: the checkpoint is damaged, or ``target`` is not empty.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target}: is not empty; expected an empty or a new folder")
+    mlflow.pyfunc.save_model(str(target), **model_parts(checkpoint_folder))
+
+
+def signature(folder: Path) -> ModelSignature:
+    """The columns of a request and of its answer, and the request's parameters with their defaults."""
+    head = checkpoint.describe(folder).head
+    if head is not None:
+        learned = from_dict(LearnedTask, head, f"{folder / checkpoint.CONFIG_FILE}: head")
+        return ModelSignature(inputs=_schema(learned.request()), outputs=_schema(learned.response()))
+    defaults = SamplingConfig()
+    params = [
+        ParamSpec("max_new_tokens", DataType.long, defaults.max_new_tokens),
+        ParamSpec("temperature", DataType.double, defaults.temperature),
+        ParamSpec("seed", DataType.long, defaults.seed),
+    ]
+    answer = {"text": "text", "continuation": "text", "likelihood": "number", "quantity": "text"}
+    return ModelSignature(_schema({"text": "text"}), _schema(answer), ParamSchema(params))
+
+
+def _schema(columns: dict[str, str]) -> Schema:
+    return Schema([ColSpec(TYPES[kind], name) for name, kind in columns.items()])
+
+
+def requirements(folder: Path) -> list[str]:
+    """What pip must install for a checkpoint to be used."""
+    libraries = [library for file, library in READS.items() if (folder / file).is_file()]
+    names = [*REQUIREMENTS, *libraries, *(FINE_TUNED if checkpoint.describe(folder).head else ())]
+    # The public version: a local part such as +cpu names a build that no index has.
+    return [f"{name}=={version(name).partition('+')[0]}" for name in names]
