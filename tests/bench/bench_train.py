@@ -38,6 +38,7 @@ from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.objective import Objective
 from plm_core.objectives.permutation import Permutation
+from plm_core.objectives.span_corruption import SpanCorruption
 from plm_core.text.token_store import TokenStore, write_store
 from plm_core.text.tokenizer_kinds import read_tokenizer, train_tokenizer
 from plm_core.text.tokenizers import TokenizerConfig
@@ -57,9 +58,12 @@ KERNELS = OUT.with_name("kernels.txt")
 GPU = torch.cuda.is_available()
 MACHINE = "gpu" if GPU else "cpu"
 SHAPE = {"vocab_size": 8192, "context": 256, "layers": 4, "heads": 4, "width": 256}
+SENTINELS = {"t5": {"vocab_size": SHAPE["vocab_size"] + 100, "first_sentinel": SHAPE["vocab_size"] + 99}}
+"""As published, a part of the vocabulary."""
 SIZES = {name: MODELS[name].presets[size] for name, size in (("gpt", "small"), ("bert", "base"), ("xlnet", "base"))}
 SIZES["llama"] = SIZES["gpt"]
 SIZES["modernbert"] = MODELS["modernbert"].presets["base"] | {"context": 1024}
+SIZES["t5"] = {"vocab_size": 32_128, "first_sentinel": 32_099, "context": 512, "layers": 12, "heads": 12, "width": 768}
 """On a GPU: the published sizes, at their published context; LLaMA has no small one, and ModernBERT is first trained at
 this context (Warner et al. 2024, section 2.2)."""
 VOCABULARY, STEPS_A_TURN, TURNS, WARM = 8192, 20 if GPU else 4, 5, 1
@@ -68,13 +72,14 @@ ROWS, TOKENS = 16, 16_384
 WIKITEXT_STEPS, WIKITEXT_TURN, WIKITEXT_ROWS = 120, 10, 48
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=5)
 BARS = {"gpt-cpu": 2.2, "bert-cpu": 2.2, "xlnet-cpu": 3.0, "bert-gpu": 2.0, "xlnet-gpu": 4.0}
-BARS |= {"llama-cpu": 2.2, "modernbert-cpu": 2.2}
+BARS |= {"llama-cpu": 2.2, "modernbert-cpu": 2.2, "t5-cpu": 2.0}
 OBJECTIVES: dict[str, Objective] = {
     "gpt": Causal(),
     "bert": Masked(next_sentence=True),
     "xlnet": Permutation(),
     "llama": Causal(),
     "modernbert": Masked(),
+    "t5": SpanCorruption(),
 }
 MFU = 0.55
 """What is asked of a GPU."""
@@ -113,7 +118,7 @@ class Job:
     @property
     def shape(self) -> dict[str, Any]:
         """The model's section."""
-        return plain(self.tiny or (SIZES[self.paper] if GPU else SHAPE))
+        return plain(self.tiny or (SIZES[self.paper] if GPU else SHAPE | SENTINELS.get(self.paper, {})))
 
     @property
     def rows(self) -> int:

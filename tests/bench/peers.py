@@ -18,6 +18,7 @@ from plm_core.interchange import FAMILIES
 from plm_core.objectives.causal import CausalBatch
 from plm_core.objectives.masked import MaskedBatch
 from plm_core.objectives.permutation import PermutationBatch
+from plm_core.objectives.span_corruption import CorruptedBatch
 from plm_core.training.loop import LoopConfig
 
 NAME = f"transformers {transformers.__version__} Trainer"
@@ -57,12 +58,18 @@ def xlnet_arguments(batch: PermutationBatch) -> dict[str, Any]:
     }
 
 
+def t5_arguments(batch: CorruptedBatch) -> dict[str, Any]:
+    """T5ForConditionalGeneration's, which shifts the labels itself."""
+    return {"input_ids": batch.inputs, "labels": batch.targets}
+
+
 PEERS: dict[str, tuple[Any, Any, Callable[[Any], dict[str, Any]]]] = {
     "gpt": (transformers.GPT2Config, transformers.GPT2LMHeadModel, gpt_arguments),
     "bert": (transformers.BertConfig, transformers.BertForPreTraining, bert_arguments),
     "xlnet": (transformers.XLNetConfig, transformers.XLNetLMHeadModel, xlnet_arguments),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM, gpt_arguments),
     "modernbert": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM, modernbert_arguments),
+    "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration, t5_arguments),
 }
 
 
