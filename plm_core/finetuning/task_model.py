@@ -83,7 +83,8 @@ class TaskModel:
         if loaded.config.head is None:
             raise UserError(f"{place}: null; expected a fine-tuned checkpoint")
         learned = from_dict(LearnedTask, loaded.config.head, place)
-        kind, input_format = learned.task.kind, input_format_of(loaded.config.objective, loaded.config.model)
+        kind = learned.task.kind
+        input_format = input_format_of(loaded.config.objective, loaded.config.model)
         model: Classifier | TextModel
         try:
             if learned.texts and learned.most_tokens and input_format.writer:
@@ -103,7 +104,8 @@ class TaskModel:
 
     def predict(self, examples: Sequence[Example]) -> Predicted:
         """The answers to examples, whatever these say is right."""
-        loaded, task = self._pretrained, self.learned.task
+        loaded = self._pretrained
+        task = self.learned.task
         input_format = input_format_of(loaded.config.objective, loaded.config.model)
         rows = encoded(examples, task, input_format, loaded.tokenizer, loaded.model.config.context)
         predicted = predict(self.model, rows.encoded, self._batch, self._device)

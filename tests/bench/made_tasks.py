@@ -29,13 +29,13 @@ def paragraphs(text: str) -> list[list[str]]:
 
 def question(draw: random.Random, sentences: list[str]) -> dict | None:
     """A question in SQuAD's layout, if a name stands in two sentences."""
-    for asked in draw.sample(range(1, len(sentences)), len(sentences) - 1):
-        context = " ".join(sentences[:asked] + sentences[asked + 1 :])
-        names = [name for name in NAME.findall(sentences[asked]) if context.count(name) and "unk" not in name]
+    for place in draw.sample(range(1, len(sentences)), len(sentences) - 1):
+        context = " ".join(sentences[:place] + sentences[place + 1 :])
+        names = [name for name in NAME.findall(sentences[place]) if context.count(name) and "unk" not in name]
         if names:
             name = draw.choice(names)
             answer = {"text": name, "answer_start": context.index(name)}
-            return {"question": sentences[asked].replace(name, "___"), "answers": [answer], "context": context}
+            return {"question": sentences[place].replace(name, "___"), "answers": [answer], "context": context}
     return None
 
 
@@ -62,9 +62,9 @@ def main(wikitext: Path, target: Path) -> None:
         every = [sentence for sentences in texts for sentence in sentences]
         made = []
         for i, sentences in enumerate(chosen):
-            if asked := question(draw, sentences):
-                context = asked.pop("context")
-                made.append({"context": context, "qas": [{"id": f"{article['id']}-{i}", **asked}]})
+            if made_question := question(draw, sentences):
+                context = made_question.pop("context")
+                made.append({"context": context, "qas": [{"id": f"{article['id']}-{i}", **made_question}]})
             if row := ending(draw, sentences, every):
                 endings[split].append([article["id"], *row])
         names[split].append({"title": article["id"], "paragraphs": made})

@@ -151,6 +151,7 @@ def test_the_rules_of_imports_are_kept():
             (
                 "tasks/publishing/publisher.py",
                 "tasks/publishing/mlflow_run.py",
+                "tasks/publishing/mlflow_model.py",
                 "tasks/commands/package.py",
                 "tasks/commands/serve.py",
                 "flows",

@@ -39,8 +39,8 @@ def write(folder, described):
             (folder / f"{split}.conll").write_text("\n".join(line for sentence in lines for line in sentence))
         elif kind == "question_answering":
             answers = [{"text": text.split()[1], "answer_start": len(text.split()[0]) + 1} for text in texts]
-            asked = [{"id": f"{split}{i}", "question": "which?", "answers": [a]} for i, a in enumerate(answers)]
-            paragraphs = [{"context": text, "qas": [qa]} for text, qa in zip(texts, asked, strict=True)]
+            qas = [{"id": f"{split}{i}", "question": "which?", "answers": [a]} for i, a in enumerate(answers)]
+            paragraphs = [{"context": text, "qas": [qa]} for text, qa in zip(texts, qas, strict=True)]
             (folder / f"{split}.json").write_text(json.dumps({"data": [{"title": split, "paragraphs": paragraphs}]}))
         else:
             columns = [described["a"], *([described["b"]] if "b" in described else []), *described.get("choices", [])]
@@ -74,8 +74,8 @@ def test_every_application_of_the_guide_goes_from_its_lines_to_a_served_model(sm
     assert len(described) == 9
     assert all(len(recipe.splitlines()) <= 10 for recipe in RECIPES.values())
     assert described.pop("Generation") == {"models": {"gpt": "own"}}  # served as test_serve has it
-    sections = {name: section for each in described.values() for name, section in each["examples"].items()}
-    assert [each["finetune"] for each in described.values()] == [{"tasks": [name]} for name in sections]
+    sections = {name: section for recipe in described.values() for name, section in recipe["examples"].items()}
+    assert [recipe["finetune"] for recipe in described.values()] == [{"tasks": [name]} for name in sections]
     for section in sections.values():
         write(small.root / section["input"], section)
     small.change(examples=sections, finetune__tasks=list(sections), finetune__seeds=[1])
