@@ -64,10 +64,7 @@ class SpanBatch(ExampleBatch):
 class TagBatch(SpanBatch):
     """Windows of sentences: ``targets`` [B, P], the tag of the word at each place."""
 
-    @property
-    def num_targets(self) -> Tensor:
-        """Scalar: the number of words."""
-        return (self.targets != IGNORED).sum()
+    num_targets = Batch.num_targets  # words
 
 
 class Predicted(NamedTuple):
@@ -462,10 +459,7 @@ class Search(TaskHead):
 class TextBatch(ExampleBatch):
     """Sources, and the texts to be written: ``targets`` [B, N] token ids, ``IGNORED`` after their end."""
 
-    @property
-    def num_targets(self) -> Tensor:
-        """Scalar: the number of tokens."""
-        return (self.targets != IGNORED).sum()
+    num_targets = Batch.num_targets  # tokens
 
 
 class Texts(TaskHead):
