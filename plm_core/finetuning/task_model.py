@@ -119,6 +119,8 @@ class TaskModel:
         Raises:
             ValueError: a multiple choice has another number of choices than the task.
         """
+        if not requests:
+            return []
         task = self.learned.task
         kind = KINDS[task.kind]
         answers, confidences, _ = self.predict([kind.unanswered(task, request) for request in requests])
