@@ -32,7 +32,10 @@ def export(
         export_hf(checkpoint, target)
     else:
         export_gguf(checkpoint, target, to)
-    print(f"{target}: written{'; its README.md says how to load it' if (target / 'README.md').is_file() else ''}")
+    how = "; its README.md says how to load it" if (target / "README.md").is_file() else ""
+    if to == "mlflow":
+        how = f"; to serve it: mlflow models serve -m {target} --env-manager local --port 5001"
+    print(f"{target}: written{how}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 The code that serves it is ``tasks/commands/serve.py``.
 """
 
+import os
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,10 @@ def save_model(checkpoint_folder: Path, target: Path) -> None:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: is not empty; expected an empty or a new folder")
-    mlflow.pyfunc.save_model(str(target), **model_parts(checkpoint_folder))
+    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # four files of this machine are copied
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*An input example was not provided")
+        mlflow.pyfunc.save_model(str(target), **model_parts(checkpoint_folder))
 
 
 def signature(folder: Path) -> ModelSignature:
