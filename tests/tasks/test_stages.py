@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import math
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,7 @@ import datasets
 import pandas
 import pytest
 import yaml
-from projects import finish
+from projects import ROOT, finish
 
 from plm_core.corpus.document import read_documents
 from plm_core.corpus.removals import read_removals
@@ -252,3 +253,19 @@ def test_ctrl_c_saves_a_snapshot_and_keeps_old_results(built, small):
     *_, saved = sorted((small.root / "artifacts/snapshots").glob("*/step-*/progress.json"))
     assert json.loads(saved.read_text())["step"] == step
     assert small.files() == built.files()
+
+
+def test_dvc_plots_every_training_run_with_its_loss_as_a_line_and_its_validations_as_points(small):
+    shutil.copytree(ROOT / ".dvc/plots", small.root / ".dvc/plots")
+    small.run("dvc", "plots", "show", "--quiet", "--out", "plots")
+    parts = (small.root / "plots/index.html").read_text().split("var spec = ")[1:]
+    plots = {plot["title"]["text"]: plot for plot, _ in map(json.JSONDecoder().raw_decode, parts)}
+    assert list(plots) == ["Pretraining gpt"] + [
+        f"Fine-tuning gpt on {task}, seed {seed}" for task in ("sotu-era", "next") for seed in (1, 2)
+    ]
+    plot = plots["Pretraining gpt"]
+    line, points = (layer["encoding"]["y"] for layer in plot["layer"])
+    assert (line["field"], line["title"], points["field"]) == ("loss", "nats a token", "valid_loss")
+    drawn = [{name: row[name] for name in ("step", "loss", "valid_loss")} for row in plot["data"]["values"]]
+    curve = rows(small, "artifacts/curves/gpt.csv")
+    assert drawn == [{name: row[name] for name in ("step", "loss", "valid_loss")} for row in curve]
