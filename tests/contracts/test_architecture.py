@@ -113,6 +113,16 @@ def test_every_template_is_named_by_its_code():
     assert templates == {path for path in named if path.suffix == ".j2"}
 
 
+def test_dvc_lists_the_models_of_the_parameters():
+    """DVC fills in no lists there, so they are written out."""
+    models = yaml.safe_load((ROOT / "params.yaml").read_text())["models"]
+    artifacts = yaml.safe_load((ROOT / "dvc.yaml").read_text())["artifacts"]
+    (checkpoint,) = listed("pretrain", "outs")
+    assert {name: (model["type"], model["path"]) for name, model in artifacts.items()} == {
+        name: ("model", checkpoint.replace("*", name)) for name in models
+    }
+
+
 def test_no_two_stages_write_the_same_path():
     """What one task writes for several stages is told apart by its parameters, which it checks."""
     outs = [(module(stage), out) for stage in GRAPH for out in listed(stage, "outs", "metrics", "plots")]
@@ -170,6 +180,16 @@ def test_the_rules_of_imports_are_kept():
             ),
         ),
         ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange")),
+        (
+            "dvc",  # docs/explanation/design.md says for what, and what a move away from it would take
+            (
+                "flows/run/graph.py",
+                "flows/run/dvc_repair.py",
+                "flows/maintenance/output_checks.py",
+                "flows/maintenance/backup.py",
+            ),
+        ),
+        ("dvc_data", ("flows/maintenance/backup.py",)),
     ],
 )
 def test_an_outside_library_enters_through_its_named_places(library, places):
