@@ -130,10 +130,10 @@ def test_the_metrics_of_finetune_are_those_of_its_evidence(built, task, seed):
     accuracy = sum(r["label"] == r["prediction"] for r in evidence) / 37
     assert metrics["score"] == metrics["accuracy"] == pytest.approx(accuracy)
     config = json.loads((built.root / f"artifacts/finetuned/gpt-{task}-{seed}/config.json").read_text())
-    assert config["head"]["task"] == task
+    assert config["head"]["task"]["name"] == task
     assert {(r["subset"], r["score"]) for r in evidence} == {("", "accuracy")}
-    assert all(1 / len(config["head"]["labels"]) <= float(r["confidence"]) <= 1 for r in evidence)
-    assert {r["label"] for r in evidence} | {r["prediction"] for r in evidence} <= set(config["head"]["labels"])
+    assert all(1 / len(config["head"]["task"]["labels"]) <= float(r["confidence"]) <= 1 for r in evidence)
+    assert {r["label"] for r in evidence} | {r["prediction"] for r in evidence} <= set(config["head"]["task"]["labels"])
 
 
 def test_the_curve_and_the_metrics_of_pretrain_agree(built):
