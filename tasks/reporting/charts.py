@@ -21,9 +21,9 @@ Rows = Sequence[Mapping[str, Any]]
 def estimates(title: str, rows: Rows, models: Sequence[str]) -> str:
     """The points ``name, value, low, high`` of models and baselines; ``low`` and ``high`` may be None."""
     names = [row["name"] for row in rows]
-    y, scale, axis = alt.Y("name:N", sort=names, title=None), alt.Scale(zero=False), alt.Axis(tickCount=4)
-    base = _chart(rows, models, names, None, title=title, height=alt.Step(24)).encode(y=y)
-    lines, points = (base.encode(x=alt.X(of, title=None, scale=scale, axis=axis)) for of in ("low:Q", "value:Q"))
+    base = _chart(rows, models, names, None, title=title, height=alt.Step(24))
+    base = base.encode(y=alt.Y("name:N", sort=names, title=None))
+    lines, points = (base.encode(x=alt.X(of, title=None, scale=alt.Scale(zero=False))) for of in ("low:Q", "value:Q"))
     values = base.encode(x=alt.value(WIDTH), text=alt.Text("value:Q", format=".3f")).mark_text(align="left", dx=8)
     return _svg(lines.mark_rule(strokeWidth=2.5, opacity=0.6).encode(x2="high:Q") + points.mark_point(size=70) + values)
 
@@ -88,8 +88,8 @@ def _svg(chart: Any) -> str:
         aria=False,
         background="transparent",
         font="Liberation Sans, Arial, Helvetica, sans-serif",
-        axis=alt.AxisConfig(labelColor=INK, titleColor=INK, gridColor=INK, gridOpacity=0.15, labelFontSize=11),
-        legend=alt.LegendConfig(labelColor=INK, labelFontSize=11),
+        axis=alt.AxisConfig(labelColor=INK, titleColor=INK, gridColor=INK, gridOpacity=0.15, labelSeparation=9),
+        legend=alt.LegendConfig(labelColor=INK),
         point=alt.MarkConfig(filled=True, opacity=1),
         title=alt.TitleConfig(color=INK, anchor="start", fontSize=13),
         view=alt.ViewConfig(stroke=None),

@@ -16,7 +16,7 @@ END = "<p>&lt;/details&gt;</p>"
 def page(template: str, text: str, figures: Mapping[str, str] | None = None, fold: bool = False) -> str:
     """The Markdown in an HTML template; images named in ``figures`` (SVG by file name) are embedded.
 
-    With ``fold``, each section of the second level is closed until somebody opens it or follows a link to it.
+    With ``fold``, all sections but the first are closed until somebody opens them or follows a link to them.
     """
     from markdown_it import MarkdownIt
 
@@ -36,7 +36,8 @@ def page(template: str, text: str, figures: Mapping[str, str] | None = None, fol
             f'<details class="section"><summary><h2>{title}</h2></summary><a id="{name}"></a>{part}</details>\n'
             for (name, title), part in zip(sections, parts[1::2], strict=True)
         )
-        body = head.replace("</ul>", f"</ul>\n<nav>{links}</nav>", 1) + "".join(folded)
+        head = head.replace("</ul>", f"</ul>\n<nav>{links}</nav>", 1)
+        body = head + "".join(folded).replace('class="section"', 'class="section" open', 1)
     return render(template, body=body)
 
 

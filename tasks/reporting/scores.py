@@ -123,9 +123,9 @@ def finetuned(
     cells: list[dict[str, Any]] = []
     for detail, guess in zip(details, guesses["score"], strict=False):
         values: dict[str, Any] = {model: np.mean(figures["score"]) for model, figures in detail["metrics"].items()}
-        values["constant answer"] = detail["metrics"][models[0]]["baseline"][0]
+        values["without reading"] = detail["metrics"][models[0]]["baseline"][0]
         values |= {} if guess is None else {"words alone": guess}
-        base = values.get("words alone", values["constant answer"])
+        base = values.get("words alone", values["without reading"])
         cells += [{"model": m, "task": detail["name"], "value": v, "shade": v - base} for m, v in values.items()]
     if cells:
         far = max(0.05, *(abs(cell["shade"]) for cell in cells if cell["model"] in models))

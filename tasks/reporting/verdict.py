@@ -28,9 +28,9 @@ def standings(
     tasks = [task["name"] for task in finetuned["tasks"]]
     alike = not finetuned["unknown"] and all(task["after"] is None for task in finetuned["tasks"])
     points: dict[str, Estimate | float] = {}
-    for pair in finetuned["pairs"]:
+    for pair in (pair for pair in finetuned["pairs"] if alike or pair.second in models):
         row = (pair.averages or pair.tasks)[0]
-        points |= {pair.first: row.first} | ({pair.second: row.second} if alike or pair.second in models else {})
+        points |= {pair.first: row.first, pair.second: row.second}
     if points:
         files = [f"{task}.{seed}.csv" for task in tasks for seed in {paths.WORDS_SEED, *seeds}]
         title = f"mean score of {len(tasks)} tasks" if len(tasks) > 1 else f"score on {tasks[0]}"
@@ -55,33 +55,31 @@ def standings(
 
 def label(name: str) -> str:
     """What people read for a model, or for a baseline by its name in the evidence."""
-    ngram = f"5-gram ({name.removeprefix(paths.NGRAM)})" if name.startswith(paths.NGRAM) else name
-    return "words alone" if name == paths.WORDS.name else ngram
+    name = f"5-gram ({name.removeprefix(paths.NGRAM)})" if name.startswith(paths.NGRAM) else name
+    return "words alone" if name == paths.WORDS.name else name
 
 
 def _standing(
     title: str, models: Figures, points: Mapping[str, Estimate | float], files: list[str], row: str, lower: bool = False
 ) -> dict[str, Any]:
-    """All points, models first; the best model, and how it compares with the second and with each baseline."""
-    values = {name: of.value if isinstance(of, Estimate) else of for name, of in points.items()}
-    ranked = sorted((name for name in models if name in points), key=values.__getitem__, reverse=not lower)
-    baselines = [name for name in points if name not in models]
-    rows = []
-    for name in [*(name for name in models if name in points), *baselines]:
-        ends = vars(of.interval) if isinstance(of := points[name], Estimate) else {"low": None, "high": None}
-        rows.append({"name": label(name), "value": values[name], **ends})
-    against: list[dict[str, Any]] = []
-    for name in [*ranked[1:2], *baselines]:
-        test = compared_rows(name, ranked[0], files).get(row)
-        better = {None: "no difference shown", ranked[0]: "better"}.get(test.better, "worse") if test else "not tested"
-        difference = values[ranked[0]] - values[name]
-        against.append({"name": label(name), "difference": difference, "test": test, "verdict": better})
+    """All points, the best model, and how it compares with the second and with each baseline."""
+    rows = {}
+    for name, of in points.items():
+        ends = vars(of.interval) if isinstance(of, Estimate) else {"low": None, "high": None}
+        rows[name] = {"name": label(name), "value": of.value if isinstance(of, Estimate) else of, **ends}
+    best, *rest = sorted(filter(models.__contains__, rows), key=lambda name: rows[name]["value"], reverse=not lower)
+    against = []
+    for name in [*rest[:1], *(name for name in rows if name not in models)]:
+        test = compared_rows(name, best, files).get(row)
+        verdict = {None: "no difference shown", best: "better"}.get(test.better, "worse") if test else "not tested"
+        change = rows[best]["value"] - rows[name]["value"]
+        against.append({"name": label(name), "change": change, "test": test, "verdict": verdict})
     return {
         "title": title,
         "lower": lower,
-        "rows": rows,
-        "best": next(of for of in rows if of["name"] == ranked[0]),
+        "rows": list(rows.values()),
+        "best": rows[best],
         "against": against,
-        "behind": [of["name"] for of in against if of["difference"] and (of["difference"] > 0) == lower],
+        "ahead": [of["name"] for of in against if of["change"] and (of["change"] > 0) == lower],
         "unsure": [of["name"] for of in against if of["verdict"] == "no difference shown"],
     }

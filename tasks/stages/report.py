@@ -60,9 +60,8 @@ def report() -> None:
         # Token frequencies are too far from all others to compare anything with.
         by_name = evaluated | {name: of for name, of in likelihoods["simple"].items() if FREQUENCIES not in name}
         verdicts = standings(tokenizers, seeds, scores, pair_sets, by_name, likelihoods["excerpt"])
-        for i, verdict in enumerate(verdicts, 1):
-            if verdict["against"]:
-                pictures[f"verdict-{i}.svg"] = charts.estimates(verdict["title"], verdict["rows"], models)
+        for i, of in enumerate((of for of in verdicts if of["against"]), 1):
+            pictures[f"verdict-{i}.svg"] = charts.estimates(of["title"], of["rows"], models)
         text = render(
             "tasks/reporting/templates/report.md.j2",
             models={
