@@ -25,7 +25,7 @@ from plm_core.evaluation.example_counts import TIE
 from plm_core.evaluation.example_slices import CONTAMINATED, Slice, read_slices, slices
 from plm_core.shared import paths
 from tasks.parameters import stage_parameters
-from tasks.reporting.html_page import figure_svg, plotting
+from tasks.reporting import charts
 
 MOST_CLASSES = 8
 CHECKS = "checks/"
@@ -69,14 +69,19 @@ def finetuned(
         parts = sliced(name, rows.values())
         checks = dict.fromkeys(m.split("/")[1] for figures in metrics.values() for m in figures if m.startswith(CHECKS))
         classes = task.labels if all(isinstance(answers, Answers) for answers in results.values()) else ()
-        if confused := 0 < len(classes) <= MOST_CLASSES:
-            pictures[f"confusion-{name}.svg"] = _confusions(results, task.labels)
+        confusions = _confusions(results, task.labels) if 0 < len(classes) <= MOST_CLASSES else {}
+        if confusions:
+            pictures[f"confusion-{name}.svg"] = charts.heat_maps(confusions, "answered", "true class", "blues", 1)
         calibrations = {}
         sure = {model: np.asarray(table.confidences, dtype=float) for model, table in rows.items()}
         if not any(np.isnan(confidences).any() for confidences in sure.values()):
             answers = {model: (sure[model], results[model].right()) for model in models}
             calibrations = {model: calibration(*pair) for model, pair in answers.items()}
-            pictures[f"reliability-{name}.svg"] = _reliability(answers)
+            # Of all seeds together; bins are of equally many answers.
+            binned = {model: bins(*(of.ravel() for of in pair))[1:] for model, pair in answers.items()}
+            places = [(model, place) for model, pair in binned.items() for place in np.transpose(pair).tolist()]
+            points = [{"name": model, "sure": sure, "right": right} for model, (sure, right) in places]
+            pictures[f"reliability-{name}.svg"] = charts.reliability(points, models)
         shown = metrics[models[0]]
         details.append(
             {
@@ -91,7 +96,7 @@ def finetuned(
                 "apart": _apart(rows, share),
                 "intervals": {model: significance.interval_of(answers) for model, answers in results.items()},
                 "constant": {model: always for model, answers in results.items() if (always := _constant(answers))},
-                "confused": confused,
+                "confusions": list(zip(*confusions.values(), strict=True)),
                 "slices": parts if parts is None else [_shown(part) for part in parts],
                 "worst": _worst(task, rows),
                 "checks": {check: [_failed(own, CHECKS + check) for own in metrics.values()] for check in checks},
@@ -114,6 +119,17 @@ def finetuned(
     for first, second, names in pairs:
         only = [f"{task}.{seed}.csv" for task in names for seed in {paths.WORDS_SEED, *seeds}]
         compared.append(compare((paths.EVIDENCE / first, paths.EVIDENCE / second), (first, second), only=only))
+    # All scores in one picture, by their distance from words alone, or from a constant answer where that is missing.
+    cells: list[dict[str, Any]] = []
+    for detail, guess in zip(details, guesses["score"], strict=False):
+        values: dict[str, Any] = {model: np.mean(figures["score"]) for model, figures in detail["metrics"].items()}
+        values["without reading"] = detail["metrics"][models[0]]["baseline"][0]
+        values |= {} if guess is None else {"words alone": guess}
+        base = values.get("words alone", values["without reading"])
+        cells += [{"model": m, "task": detail["name"], "value": v, "shade": v - base} for m, v in values.items()]
+    if cells:
+        far = max(0.05, *(abs(cell["shade"]) for cell in cells if cell["model"] in models))
+        pictures["scores.svg"] = charts.heat_maps({"": cells}, "model", "task", "redblue", far)
     several = models if len(tables) > 1 else ()
     section = {
         "models": list(models),
@@ -221,53 +237,21 @@ def _cut(text: str | None) -> str | None:
     return text if text is None or len(text) <= LETTERS else f"{text[:LETTERS].rsplit(maxsplit=1)[0]} ..."
 
 
-def _reliability(answers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
-    """Plot accuracy by confidence, over the answers of all seeds, and below it a histogram of confidence.
-
-    ``answers`` are each model's confidences and whether they are right, ``[S, N]``.
-    """
-    pyplot = plotting()
-    figure, (above, below) = pyplot.subplots(
-        2, 1, figsize=(5.2, 5.2), height_ratios=(3, 1), sharex=True, layout="constrained"
-    )
-    low = min(float(sure.min()) for sure, _ in answers.values())
-    edges = np.linspace(np.floor(low * 20) / 20, 1, 21)
-    above.plot(edges[[0, -1]], edges[[0, -1]], color="gray", lw=1, ls=":", label="perfectly calibrated")
-    for model, (sure, right) in answers.items():
-        counts, means, shares = bins(sure.ravel(), right.ravel())
-        least, most = int(counts.min()), int(counts.max())
-        size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        (line,) = above.plot(means, shares, "o-", ms=4, lw=1.2, label=f"{model} ({size} answers per point)")
-        below.hist(sure.ravel(), edges, histtype="step", color=line.get_color())
-    above.set(ylabel="accuracy", ylim=(-0.02, 1.02))
-    above.legend(frameon=False, fontsize="small")
-    below.set(xlabel="confidence", ylabel="answers")
-    for axes in (above, below):
-        axes.grid(alpha=0.25)
-    return figure_svg(figure)
-
-
-def _confusions(results: Mapping[str, Answers], labels: Sequence[str]) -> str:
-    """Plot the confusion matrix of each model: shares of each true class, all seeds together."""
-    pyplot = plotting()
-    side = 1.6 + 0.55 * len(labels)
-    figure, all_axes = pyplot.subplots(
-        1, len(results), figsize=(side * len(results) + 1, side), squeeze=False, layout="constrained", sharey=True
-    )
-    for axes, (model, answers) in zip(all_axes[0], results.items(), strict=True):
+def _confusions(results: Mapping[str, Answers], labels: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The confusion matrix of each model, cell by cell: shares of each true class, all seeds together."""
+    matrices = {}
+    for model, answers in results.items():
         place = np.array([labels.index(name) if name in labels else -1 for name in answers.classes])
         counts = np.zeros((len(labels), len(labels)))
         for predictions in answers.predictions:
             np.add.at(counts, (place[answers.labels.astype(int)], place[predictions.astype(int)]), 1)
-        shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-        axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
-        for (i, j), share in np.ndenumerate(shares):
-            axes.text(j, i, f"{share:.2f}", ha="center", va="center", color="white" if share > 0.6 else "black")
-        axes.set(title=model, xlabel="answered", xticks=range(len(labels)), yticks=range(len(labels)))
-        axes.set_xticklabels(labels, rotation=30, ha="right")
-        axes.set_yticklabels(labels)
-    all_axes[0][0].set_ylabel("true")
-    return figure_svg(figure)
+        shares = (counts / np.maximum(1, counts.sum(axis=1, keepdims=True))).tolist()
+        matrices[model] = [
+            {"true class": labels[i], "answered": labels[j], "value": share, "shade": share}
+            for i, row in enumerate(shares)
+            for j, share in enumerate(row)
+        ]
+    return matrices
 
 
 def pairs(models: Mapping[str, str], share: float) -> list[dict[str, Any]]:

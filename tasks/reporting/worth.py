@@ -37,9 +37,11 @@ def worth(models: Mapping[str, str], tasks: Mapping[str, str | None]) -> dict[st
             if its.start is None and alike and its.objective == section.objective:
                 others[SCRATCH].append(other)
         columns = {way: names[0] for way, names in others.items() if names}
-        compared = {way: _compared(name, model, only) for way, name in columns.items()}
+        compared = {way: compared_rows(name, model, only) for way, name in columns.items()}
         alone = [name for name in only if tasks.get(name.partition(".")[0]) is None]
-        words = _compared(paths.WORDS.name, model, alone) | _compared(f"{paths.NGRAM}{models[model]}", model, only)
+        words = compared_rows(paths.WORDS.name, model, alone) | compared_rows(
+            f"{paths.NGRAM}{models[model]}", model, only
+        )
         compared |= {"words alone": words} if words else {}
         rows = list(dict.fromkeys(name for metrics in compared.values() for name in metrics))
         pages[model] = render(
@@ -53,7 +55,7 @@ def worth(models: Mapping[str, str], tasks: Mapping[str, str | None]) -> dict[st
     return pages
 
 
-def _compared(other: str, model: str, only: list[str]) -> dict[str, Compared]:
+def compared_rows(other: str, model: str, only: list[str]) -> dict[str, Compared]:
     """What both were measured on, by its name: the model's numbers are the second ones."""
     try:
         result = compare((paths.EVIDENCE / other, paths.EVIDENCE / model), (other, model), only=only)

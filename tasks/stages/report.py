@@ -1,8 +1,10 @@
 """Stage report: one page with all results, as Markdown and as HTML. The same results give the same bytes."""
 
 import csv
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_core.evaluation.evidence import LOSSY
@@ -13,14 +15,20 @@ from plm_core.shared.files import atomic_folder
 from plm_core.templates import render
 from tasks.parameters import stage_parameters
 from tasks.parameters.pretrain_config import pretrain_section
+from tasks.reporting import charts
 from tasks.reporting.cost_page import meters
-from tasks.reporting.html_page import figure_svg, page, plotting
+from tasks.reporting.html_page import page
 from tasks.reporting.scores import finetuned, metrics_of, pairs, unfinetuned
+from tasks.reporting.verdict import label, standings
 from tasks.reporting.worth import WORTH, worth
 from tasks.runtime.stage import main, stage
 
 FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds", "finetune.features"]
 SECTIONS = ["models", "tokenizers", "pretrain", "evaluate", *FINETUNED, "fewshot", "pairs", "promotion"]
+
+POINTS = 300
+"""The points of a curve at most."""
+FREQUENCIES = "token frequencies"
 
 
 def report() -> None:
@@ -36,33 +44,51 @@ def report() -> None:
     with stage("report", SECTIONS, inputs, metrics=False) as run, atomic_folder(paths.REPORT, checksums=False) as new:
         reported = stage_parameters.without_parameter("promotion", "registered_model", GateRules).reported
         scores, pictures = finetuned(models, tasks, seeds, reported)
-        pictures |= {f"{model}.svg": _figure(model, list(tasks), seeds) for model in models}
+        trained = {model: metrics_of(f"pretrain-{model}") for model in models}
+        panels: dict[str, list[dict[str, Any]]] = {"pretraining": []}
+        for model in models:
+            panels["pretraining"] += _curve(model, model, trained[model]["positions"])
+            for task, seed in itertools.product(tasks, seeds):
+                panels.setdefault(task, []).extend(_curve(model, f"{model}-{task}-{seed}"))
+        for title, rows in panels.items():
+            unit = "step" if title in tasks else "positions read"
+            pictures[f"loss-{title}.svg"] = charts.curves(title, unit, rows, models)
         evaluated = {model: metrics_of(f"evaluate-{model}") for model in models}
         worth_it = worth(tokenizers, tasks)
+        pair_sets = pairs(tokenizers, reported)
+        likelihoods = _likelihoods(evaluated, tokenizers)
+        # Token frequencies are too far from all others to compare anything with.
+        by_name = evaluated | {name: of for name, of in likelihoods["simple"].items() if FREQUENCIES not in name}
+        verdicts = standings(tokenizers, seeds, scores, pair_sets, by_name, likelihoods["excerpt"])
+        for i, of in enumerate((of for of in verdicts if of["against"]), 1):
+            pictures[f"verdict-{i}.svg"] = charts.estimates(of["title"], of["rows"], models)
         text = render(
             "tasks/reporting/templates/report.md.j2",
             models={
                 model: {
                     "section": pretrain_section(model)[1],
-                    "trained": metrics_of(f"pretrain-{model}"),
+                    "trained": trained[model],
                     "samples": json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")),
                 }
                 for model in models
             },
+            verdicts=verdicts,
+            panels=panels,
+            label=label,
             worth=worth_it,
             finetuned=scores,
-            pairs=pairs(tokenizers, reported),
+            pairs=pair_sets,
             fewshot=unfinetuned(),
             copied={model: metrics for model, metrics in evaluated.items() if "longest_copy" in metrics},
             corpus=_corpus(tokenizers),
-            **_likelihoods(evaluated, tokenizers),
+            **likelihoods,
         )
         for model, page_text in worth_it.items():
             (new / WORTH.format(model)).write_text(page_text, encoding="utf-8")
         for name, picture in pictures.items():
             (new / name).write_text(picture, encoding="utf-8")
         (new / "report.md").write_text(text, encoding="utf-8")
-        html = page("tasks/reporting/templates/report.html.j2", text, pictures)
+        html = page("tasks/reporting/templates/report.html.j2", text, pictures, fold=True)
         (new / "report.html").write_text(html, encoding="utf-8")
         print(f"{paths.REPORT}/report.html and report.md: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
         run.outputs.append(paths.REPORT)
@@ -76,19 +102,19 @@ def _likelihoods(evaluated: dict[str, dict[str, Any]], tokenizers: Mapping[str, 
     if any("perplexity" in figures for figures in evaluated.values()):
         columns["perplexity"] = _cells(evaluated, "perplexity", ".1f")
     # The results of the stage text-baseline, if it has run.
-    simple: dict[str, dict[str, str]] = {}
+    simple: dict[str, dict[str, float]] = {}
     for tokenizer in dict.fromkeys(tokenizers.values()):
         if not (paths.METRICS / f"text-baseline-{tokenizer}.json").is_file():
             continue
         figures = metrics_of(f"text-baseline-{tokenizer}")
         part = f", of {figures['ppmd_share']:.2%} of the text" if "ppmd_share" in figures else ""
-        for way, label in {
-            "unigram": f"token frequencies ({tokenizer})",
-            "ngram": f"5-gram ({tokenizer})",
+        for way, name in {
+            "unigram": f"{FREQUENCIES} ({tokenizer})",
+            "ngram": f"{paths.NGRAM}{tokenizer}",
             "ppmd": f"PPMd{part}",
         }.items():
-            cells = {name: format(figures[f"{way}_{name}"], ".4f") for name in names if f"{way}_{name}" in figures}
-            simple |= {label: cells} if cells else {}
+            cells = {quantity: figures[f"{way}_{quantity}"] for quantity in names if f"{way}_{quantity}" in figures}
+            simple |= {name: cells} if cells else {}
     return {
         "columns": columns,
         "quantities": {name: QUANTITIES[name.removeprefix(LOSSY)] for name in names},
@@ -123,36 +149,17 @@ def _corpus(tokenizers: Mapping[str, str]) -> dict[str, Any]:
     return {"read": read, "left": left, "removed": removed, "tokenizers": spelled}
 
 
-def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:
-    """The curves of a model's training runs side by side, as SVG; all seeds of a task are in one plot.
-
-    A training run is its loss as a line and its validations as dots, with a ring around the one that was kept.
-    """
-    pyplot = plotting()
-    trainings = {model: [model], **{f"{model}-{task}": [f"{model}-{task}-{seed}" for seed in seeds] for task in tasks}}
-    figure, all_axes = pyplot.subplots(
-        1, len(trainings), figsize=(4.6 * len(trainings), 3.2), squeeze=False, layout="constrained"
-    )
-    for axes, (title, names) in zip(all_axes[0], trainings.items(), strict=True):
-        for name in names:
-            with (paths.CURVES / f"{name}.csv").open(newline="") as file:
-                rows = list(csv.DictReader(file))
-            valid = {int(r["step"]): float(r["valid_loss"]) for r in rows if r["valid_loss"]}
-            (kept,) = (int(r["step"]) for r in rows if r["best"] == "1")
-            steps, losses = ([of(r[key]) for r in rows] for key, of in (("step", int), ("loss", float)))
-            # Of several seeds, loss and validations have one colour and one name.
-            alone = len(names) == 1
-            label = "training" if alone else f"seed {name.rpartition('-')[2]}"
-            (line,) = axes.plot(steps, losses, lw=1.2, label=label)
-            same = {"label": "validation"} if alone else {"color": line.get_color()}
-            axes.plot(*zip(*valid.items(), strict=True), "o-", ms=4, lw=1, **same)
-            axes.plot(kept, valid[kept], "o", ms=10, mfc="none", color="black")
-            place = {"textcoords": "offset points", "xytext": (-6, 9), "ha": "right"}
-            axes.annotate(f"{valid[kept]:.3f}", (kept, valid[kept]), **place)
-        axes.set(title=title, xlabel="step", ylabel="loss (nats)")
-        axes.grid(alpha=0.25)
-        axes.legend(frameon=False)
-    return figure_svg(figure)
+def _curve(model: str, run: str, positions: int | None = None) -> Iterator[dict[str, Any]]:
+    """The losses of a model's training run over its steps, or over all ``positions``: every step reads as many."""
+    with (paths.CURVES / f"{run}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    unit = positions / max(1, int(rows[-1]["step"])) if positions else 1
+    for i, row in enumerate(rows):
+        for column in ("loss", "valid_loss"):
+            valid = column == "valid_loss"
+            if row[column] and math.isfinite(float(row[column])) and (valid or i % (1 + len(rows) // POINTS) == 0):
+                place = {"name": model, "run": run, "x": int(row["step"]) * unit, "loss": float(row[column])}
+                yield place | {"valid": valid, "kept": valid and row["best"] == "1"}
 
 
 if __name__ == "__main__":

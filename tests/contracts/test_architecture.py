@@ -151,6 +151,7 @@ def test_the_rules_of_imports_are_kept():
         ),
         ("evaluate", ("plm_core/evaluation/evaluate_modules.py",)),
         ("datasets", ("plm_core/corpus/sources/hub_source.py", "plm_core/evaluation/evaluate_modules.py")),
+        ("altair", ("tasks/reporting/charts.py",)),
         ("rensa", ("plm_core/corpus/minhash.py",)),
         ("rouge_score", ("plm_core/evaluation/text_overlap.py",)),
         ("sacrebleu", ("plm_core/evaluation/text_overlap.py",)),

@@ -155,7 +155,7 @@ def test_report_is_one_file_without_external_links(built):
     assert f"{built.metrics('evaluate-gpt')['bits_per_byte']:.4f}" in text
     assert f"{built.metrics('finetune-gpt-sotu-era-2')['accuracy']:.3f}" in text
     page = (built.root / "artifacts/report/report.html").read_text()
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 11
     assert "<script" not in page
     assert "<img" not in page
 
