@@ -206,8 +206,8 @@ class Kind:
         return Example(**{"id": "", "b": None, "label": 0} | given)
 
     def served(self, task: GlueTask, answer: Any) -> Any:
-        """A prediction in the form that a served model answers with."""
-        return self.written(task, answer)
+        """A prediction in the form that a served model answers with; for a search, the vector of a text."""
+        return self.written(task, answer) if self.answer_type == "text" else answer
 
     def to_train_on(self, task: GlueTask) -> tuple[str, ...]:
         """The labels that must occur in the training set."""
@@ -239,9 +239,6 @@ class Regression(Kind):
 
     def written(self, task: GlueTask, answer: Any) -> str:
         return repr(float(answer))
-
-    def served(self, task: GlueTask, answer: Any) -> Any:
-        return float(answer)
 
     def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
         return {"mean_label": sum(e.label for e in examples) / len(examples)} if examples else {}
@@ -327,9 +324,6 @@ class TokenClassification(Kind):
         if not (words := request["text"].split()):
             raise ValueError("text: found no words; expected some")
         return replace(super().unanswered(task, request), a=" ".join(words), tags=(0,) * len(words))
-
-    def served(self, task: GlueTask, answer: Any) -> Any:
-        return [*answer]
 
     def to_train_on(self, task: GlueTask) -> tuple[str, ...]:
         return tuple(tag for tag in task.labels if tag.startswith("B-"))
@@ -453,10 +447,6 @@ class Search(Kind):
 
     def written(self, task: GlueTask, answer: Any) -> str:
         return str(answer)
-
-    def served(self, task: GlueTask, answer: Any) -> Any:
-        """The vector of a text, be it a query or a passage."""
-        return answer
 
     def counts(self, task: GlueTask, examples: Sequence[Example]) -> Mapping[str, float]:
         return {"passages": len({e.b for e in examples})}

@@ -72,13 +72,12 @@ class TaskModel:
         self._device = device
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device) -> "TaskModel":
-        """The fine-tuned model in a checkpoint's folder.
+    def of(cls, loaded: checkpoint.Loaded, folder: Path, device: torch.device) -> "TaskModel":
+        """The model of a checkpoint, which is in this folder.
 
         Raises:
-            UserError: the checkpoint is damaged, was not fine-tuned, or its head does not fit its description.
+            UserError: the checkpoint was not fine-tuned, or its head does not fit its description.
         """
-        loaded = checkpoint.load(folder, device)
         place = f"{folder / checkpoint.CONFIG_FILE}: head"
         if loaded.config.head is None:
             raise UserError(f"{place}: null; expected a fine-tuned checkpoint")

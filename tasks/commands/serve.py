@@ -75,13 +75,12 @@ class CheckpointModel(PythonModel):
         logging.getLogger("mlflow.models.utils").addFilter(Unrecognized())
         self.device = Device(device, torch.get_num_threads(), bfloat16=False)
         folder = Path(context.artifacts["checkpoint"])
+        self.loaded = checkpoint.load(folder, device)
         self.task_model = None
-        if checkpoint.describe(folder).head is None:
-            self.loaded = checkpoint.load(folder, device)
-        else:
+        if self.loaded.config.head is not None:
             from plm_core.finetuning.task_model import TaskModel
 
-            self.task_model = TaskModel.load(folder, device)
+            self.task_model = TaskModel.of(self.loaded, folder, device)
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None

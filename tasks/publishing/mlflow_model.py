@@ -17,6 +17,7 @@ from mlflow.types.schema import Array
 import plm_core
 from plm_core import checkpoint
 from plm_core.config import UserError, from_dict
+from plm_core.configs.checkpoint_description import read_description
 from plm_core.finetuning.task_model import LearnedTask
 from plm_core.shared.options import SamplingConfig
 
@@ -53,6 +54,7 @@ def save_model(checkpoint_folder: Path, target: Path) -> None:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: is not empty; expected an empty or a new folder")
+    checkpoint.describe(checkpoint_folder)  # verified once, here: its files are large
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # four files of this machine are copied
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*An input example was not provided")
@@ -61,7 +63,7 @@ def save_model(checkpoint_folder: Path, target: Path) -> None:
 
 def signature(folder: Path) -> ModelSignature:
     """The columns of a request and of its answer, and the request's parameters with their defaults."""
-    head = checkpoint.describe(folder).head
+    head = read_description(folder).head
     if head is not None:
         learned = from_dict(LearnedTask, head, f"{folder / checkpoint.CONFIG_FILE}: head")
         return ModelSignature(inputs=_schema(learned.request()), outputs=_schema(learned.response()))
@@ -82,6 +84,6 @@ def _schema(columns: dict[str, str]) -> Schema:
 def requirements(folder: Path) -> list[str]:
     """What pip must install for a checkpoint to be used."""
     libraries = [library for file, library in READS.items() if (folder / file).is_file()]
-    names = [*REQUIREMENTS, *libraries, *(FINE_TUNED if checkpoint.describe(folder).head else ())]
+    names = [*REQUIREMENTS, *libraries, *(FINE_TUNED if read_description(folder).head else ())]
     # The public version: a local part such as +cpu names a build that no index has.
     return [f"{name}=={version(name).partition('+')[0]}" for name in names]

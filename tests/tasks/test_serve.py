@@ -210,4 +210,4 @@ def test_a_checkpoint_whose_head_does_not_fit_is_refused(tmp_path, tokenizers):
         config = replace(loaded.config, head=loaded.config.head | changes)
         checkpoint.save(tmp_path / "other", loaded.model.state_dict(), loaded.tokenizer, config, loaded.extra)
         with pytest.raises(UserError, match=message):
-            TaskModel.load(tmp_path / "other", torch.device("cpu"))
+            TaskModel.of(checkpoint.load(tmp_path / "other"), tmp_path / "other", torch.device("cpu"))
