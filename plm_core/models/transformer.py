@@ -130,9 +130,12 @@ class DecoderCache:
         self.length = 0
 
     def reorder(self, rows: Tensor) -> None:
-        """Continue from these rows ``[B]`` of what was written; each must have the same source as before."""
+        """Continue from these rows ``[B]``; as long as there are as many as before, each keeps its source."""
         for layer in self.layers:
             layer.reorder(rows)
+        if len(rows) < len(self.source[0][0]):
+            self.source = [(keys[rows], values[rows]) for keys, values in self.source]
+            self.source_mask = None if self.source_mask is None else self.source_mask[rows]
 
 
 class Transformer(nn.Module):

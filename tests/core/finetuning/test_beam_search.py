@@ -31,12 +31,9 @@ def log_p(logits, ids):
     return total
 
 
-def search(logits, beams, alpha, most, sources=1):
-    def advance(rows, tokens):
-        assert (rows // beams == torch.arange(sources).repeat_interleave(beams)).all()
-        return logits[tokens]
-
-    return beam_search(logits[0].expand(sources * beams, V), advance, beams, alpha, most, V)
+def search(logits, beams, alpha, most):
+    first = logits[0].expand(beams, V)
+    return beam_search(first, lambda _, tokens: logits[tokens], beams, alpha, most, V)
 
 
 @settings(max_examples=25)
@@ -68,6 +65,28 @@ def test_a_single_beam_is_greedy(seed):
             break
         ids.append(before)
     assert candidate.ids == ids
+
+
+@given(seeds=st.lists(st.integers(0, 10**6), min_size=1, max_size=5), beams=st.integers(1, 3))
+def test_sources_leave_the_batch_when_their_texts_are_found(seeds, beams):
+    tables = torch.stack([table(seed) for seed in seeds])
+    state = {"source": torch.arange(len(seeds)).repeat_interleave(beams)}
+    read = []
+
+    def advance(rows, tokens):
+        state["source"] = state["source"][rows]
+        read.append(len(rows))
+        return tables[state["source"], tokens]
+
+    together = beam_search(tables[:, 0].repeat_interleave(beams, dim=0), advance, beams, 0.6, 9, V)
+    alone = []
+    for logits in tables:
+        calls = []
+        first = logits[0].expand(beams, V)
+        alone += beam_search(first, lambda _, tokens: calls.append(len(tokens)) or logits[tokens], beams, 0.6, 9, V)
+        read[: len(calls)] = [rows - beams for rows in read[: len(calls)]]
+    assert together == alone
+    assert not any(read)
 
 
 def test_more_beams_than_tokens_are_refused():
