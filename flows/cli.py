@@ -187,11 +187,14 @@ def run(force: Annotated[bool, Option("--force", help="Run every stage, up to da
 def deploy(
     cron: Annotated[str, Option(help="Run at (in UTC): minute hour day month weekday; '0 3 * * *' is daily at 3 a.m.")],
     name: Annotated[str, Option(help="Name the deployment in Prefect.")] = "scheduled",
+    with_automations: Annotated[
+        bool, Option("--with-automations", help="Also create or update the automations of infra/automations.yaml.")
+    ] = False,
 ) -> None:
     """Run the pipeline on a schedule for as long as this command runs."""
     from flows.schedule import deploy as deployment
 
-    deployment.serve(project(), cron, name)
+    deployment.serve(project(), cron, name, with_automations)
 
 
 @app.command()

@@ -7,7 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,12 +40,15 @@ class Checkout:
 
 
 @contextlib.contextmanager
-def open_checkout(root: Path, force: bool, say: Callable[[str], object]) -> Iterator[Checkout]:
-    """Hold a checkout, read its graph, say what was repaired, and check the parameters if anything has to run.
+def open_checkout(
+    root: Path, force: bool, say: Callable[[str], object], models: Sequence[str] = ()
+) -> Iterator[Checkout]:
+    """Hold a checkout, read its graph, only for these ``models`` if any are given, say what was repaired, and check the
+    parameters if anything has to run.
 
     Raises:
         HeldError: another pipeline or command holds it.
-        UserError: parameters cannot be used.
+        UserError: parameters cannot be used, or there is no such model.
         GraphError: ``dvc.yaml`` is broken.
     """
     with lock_checkout(root, pipeline=True) as held:
@@ -56,6 +59,8 @@ def open_checkout(root: Path, force: bool, say: Callable[[str], object]) -> Iter
             raise
         for repair in graph.mended:
             say(repair)
+        if models:
+            graph.leave_out_others(models)
         reasons = {stage.name: ["forced"] for stage in graph.stages} if force else graph.status()
         stale = tuple(name for name, why in reasons.items() if why)
         if stale:

@@ -5,9 +5,10 @@ has to run at all, once its upstreams have ended. Called by ``pipeline.py`` and 
 """
 
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from flows.processes.process import StageError
 from flows.processes.resources import CancelledError, FullError, announce_pipeline
 from flows.registry import promotion
 from flows.registry.mlflow_client import RegistrationFailed
-from flows.run import live_table, timing
+from flows.run import live_table, run_artifacts, timing
 from flows.run.checkout import Checkout, HeldError, nothing_to_do, open_checkout
 from flows.run.graph import BusyError, GraphError, Stage
 from flows.run.parent_run import Track, pipeline_run, send_leftovers
@@ -145,7 +146,7 @@ class Execution:
         finally:
             spent.seconds = time.monotonic() - self.begun - spent.begun if spent.begun else 0.0
         self._errors.pop(stage.name, None)
-        self.outcomes[stage.name] = StageOutcome(stage.name, "ran", spent)
+        self.outcomes[stage.name] = StageOutcome(stage.name, "ran", spent, "; ".join(reasons))
         log.info("done in %.1f s", spent.seconds, extra={"stage_event": "done"})
         return Completed(message=f"ran for {spent.seconds:.1f} s")
 
@@ -163,21 +164,24 @@ def make_flow(
     runner: TaskRunner[Any] = ThreadPoolTaskRunner()
 
     @prefect.flow(name=FLOW, flow_run_name="{root}", task_runner=runner, persist_result=False)
-    def plm(root: str = ".", force: bool = False) -> State[Any]:
+    def plm(root: str = ".", force: bool = False, models: tuple[str, ...] = (), reason: str = "") -> State[Any]:
         """Bring every stage of a checkout up to date, then register what they made.
 
         Args:
             root: The checkout, on the machine that runs the flow.
             force: Run every stage, up to date or not.
+            models: Run only the stages of these models, such as gpt, and what they need. Without any: all stages.
+            reason: Say why; it is kept in the artifacts of the run and, as the tag plm.reason, in MLflow.
         """
         for name in ("prefect.task_runs", "prefect.flow_runs"):
             logging.getLogger(name).addFilter(live_table.is_news)
         folder = Path(root).resolve()
         try:
-            with contextlib.nullcontext(checkout) if checkout else _taken(folder, force) as held:
+            with contextlib.nullcontext(checkout) if checkout else _taken(folder, force, models) as held:
                 with history.recorded_run(folder) as tell:
                     close_dead_runs(folder)
-                    tell(result := execute(held, track))
+                    tell(result := execute(held, track or functools.partial(pipeline_run, reason=reason)))
+                    run_artifacts.publish(folder, result, reason)
                 garbage.collect_after_run(folder)
         except HeldError as error:
             # Every run covers everything: the other run, or the next one, does what this one would have done.
@@ -194,12 +198,12 @@ def make_flow(
 
 
 @contextlib.contextmanager
-def _taken(folder: Path, force: bool) -> Iterator[Checkout]:
+def _taken(folder: Path, force: bool, models: Sequence[str]) -> Iterator[Checkout]:
     """Hold the checkout for a scheduled run, and record why if that is not possible."""
     environment.lead()  # a worker may have inherited anything from the shell that started it
     with contextlib.ExitStack() as stack:
         try:
-            held = stack.enter_context(open_checkout(folder, force, get_run_logger().warning))
+            held = stack.enter_context(open_checkout(folder, force, get_run_logger().warning, models))
         except HeldError as error:
             history.record_skip(folder, str(error))
             raise
@@ -212,7 +216,7 @@ def _taken(folder: Path, force: bool) -> Iterator[Checkout]:
 plm = make_flow()
 
 
-def execute(checkout: Checkout, track: Track | None) -> Result:
+def execute(checkout: Checkout, track: Track) -> Result:
     """The flow's body: the stages, then the registration. See ``pipeline.run``."""
     # Without stages to run there is no run in MLflow, and so no publisher that would send what is left of earlier ones.
     root = checkout.root
@@ -222,7 +226,7 @@ def execute(checkout: Checkout, track: Track | None) -> Result:
     if result := nothing_to_do(checkout):
         return result
     execution = Execution(checkout)
-    track = (track or pipeline_run) if checkout.stale else lambda _: contextlib.nullcontext()
+    track = track if checkout.stale else lambda _: contextlib.nullcontext()
     forked = execution.processes.forked() if len(checkout.stale) >= WORTH_FORKING else contextlib.nullcontext()
     warn = get_run_logger().warning
     error = ""
@@ -230,7 +234,7 @@ def execute(checkout: Checkout, track: Track | None) -> Result:
     registering = 0.0
     try:
         with announce_pipeline(warn), contextlib.chdir(root), track(root) as parent_run_id:
-            with forked:
+            with forked, run_artifacts.progress(root):
                 try:
                     execution.run_stages(parent_run_id)
                 except BaseException:

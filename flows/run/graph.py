@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -142,6 +142,18 @@ class Graph:
             """The stages, each after all that it depends on."""
         self._busy: set[str] = set()
         """Stages on which another process was working: it may have recorded a result since ``dvc.lock`` was read."""
+
+    def leave_out_others(self, models: Sequence[str]) -> None:
+        """Leave out the stages that make other models than these, and all that need those. Raises UserError: a model is
+        unknown."""
+        made = {Path(stage.register["checkpoint"]).name: stage.name for stage in self.stages if stage.register}
+        if unknown := [model for model in models if model not in made]:
+            raise UserError(f"models: {', '.join(unknown)}; expected some of {', '.join(made)}")
+        left_out = {name for model, name in made.items() if model not in models}
+        for stage in self.stages:
+            if not left_out.isdisjoint(stage.upstream):
+                left_out.add(stage.name)
+        self.stages = tuple(stage for stage in self.stages if stage.name not in left_out)
 
     def reasons(self, stage: str) -> list[str]:
         """Why this stage is not up to date; empty if it is. Ignores its upstreams: call this once they have ended.

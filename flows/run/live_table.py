@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left *(.*)")
+PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left *(.*)")
 """The format in which ``tasks/runtime/stage.py`` reports progress."""
 WORTH_SAYING_S = 60.0
 """Shorter estimates are not shown."""
@@ -73,7 +73,7 @@ class Stages(logging.Handler):
             console().print(f"{name}: {text}" if name else text, style="yellow", markup=False, highlight=False)
         if name is None:
             return
-        progress = _PROGRESS.match(text)
+        progress = PROGRESS.match(text)
         if event == "began":
             self._began[name], self._lines[name] = now, text
         elif event:
@@ -121,7 +121,7 @@ class Stages(logging.Handler):
         table = Table("stage", "for", "progress", "left", "", title=title, expand=True)
         for name, line in list(self._lines.items()):
             cells = ["", "", line]
-            if progress := _PROGRESS.match(line):
+            if progress := PROGRESS.match(line):
                 cells = [f"{int(progress[1]) / int(progress[2]):.0%}", f"{progress[3]} s", progress[4]]
             cells[2] = cells[2].replace("[", "\\[")[:100]
             table.add_row(name, f"{time.monotonic() - self._began[name]:.0f} s", *cells)

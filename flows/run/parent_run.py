@@ -36,8 +36,9 @@ Track = Callable[[Path], AbstractContextManager[str | None]]
 
 
 @contextlib.contextmanager
-def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
-    """Record the block as a run; yields ``journal:`` and the key of its journal, for ``PLM_PARENT_RUN_ID``.
+def pipeline_run(root: Path, name: str = "pipeline", reason: str = "") -> Iterator[str | None]:
+    """Record the block as a run, for the reason that a person gave; yields ``journal:`` and the key of its journal,
+    for ``PLM_PARENT_RUN_ID``.
 
     The run ends as FINISHED, as FAILED if the block raises an ``Exception``, as KILLED if it is interrupted. After the
     block, MLflow has the runs of all stages, or a line on stderr says what is left to send. Yields None with
@@ -53,7 +54,8 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
     store = mlflow_stores.named(*mlflow_stores.address(root))
     try:
         journal = Journal.new(root / JOURNALS, name)
-        journal.append(begin_message(name, store, {"plm.stage": name} | origin("plm run", root)))
+        tags = {"plm.stage": name} | ({"plm.reason": reason} if reason else {})
+        journal.append(begin_message(name, store, tags | origin("plm run", root)))
     except OSError as error:
         warn(f"MLflow: no journal ({error}); the run is not shown")
         yield None

@@ -30,7 +30,7 @@ class StageOutcome:
     spent: Spent = field(default_factory=Spent)
     """The time and memory of the last attempt."""
     reason: str = ""
-    """Why it failed or did not run."""
+    """Why it ran, failed or did not run."""
     status: int | None = None
     """The exit status with which it failed."""
 

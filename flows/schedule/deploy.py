@@ -24,8 +24,12 @@ AGAIN_S = 5.0
 """How often to look for a server that has gone away."""
 
 
-def serve(root: Path, cron: str, name: str = "scheduled") -> None:
-    """Run the flow of this checkout on a cron schedule (UTC) until interrupted.
+AUTOMATIONS = "infra/automations.yaml"
+"""Automations as for ``prefect automation create --from-file``, but for names in place of the ids of what is yours."""
+
+
+def serve(root: Path, cron: str, name: str = "scheduled", automations: bool = False) -> None:
+    """Run the flow of this checkout on a cron schedule (UTC) until interrupted, after ``deploy_automations`` if wanted.
 
     A run that is due while another one uses the checkout is skipped. Of the runs that were due while this command was
     not running, only the newest is started; if the last run was killed, a new one starts. Raises UserError: the cron
@@ -58,8 +62,43 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
         raise UserError(
             f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
         ) from error
+    if automations:
+        deploy_automations(root, url)
     history.record_schedule(root, first)
     serve_schedule(root, Cron(cron), name, url)
+
+
+def deploy_automations(root: Path, url: str) -> None:
+    """Create the automations of ``AUTOMATIONS``, or update those of the same name; prints a line for each. What needs a
+    deployment or a block that the server lacks is left out. Raises UserError: the file cannot be used."""
+    import yaml
+    from prefect.events.schemas.automations import AutomationCore
+    from prefect.exceptions import ObjectNotFound
+
+    path = root / AUTOMATIONS
+    with prefect_server.client(url) as client:
+        find = {
+            "deployment_id": client.read_deployment_by_name,
+            "block_document_id": lambda name: client.read_block_document_by_name(*reversed(name.split("/"))),
+        }
+        try:
+            for given in yaml.safe_load(path.read_text(encoding="utf-8"))["automations"]:
+                try:
+                    for action, field in [(of, field) for of in given["actions"] for field in find if field in of]:
+                        action[field] = find[field](action[field]).id
+                except ObjectNotFound:
+                    print(f"automation {given['name']}: left out until the server has {action[field]}", flush=True)
+                    continue
+                automation = AutomationCore.model_validate(given)
+                earlier = client.read_automations_by_name(automation.name)
+                if earlier:
+                    client.update_automation(earlier[0].id, automation)
+                else:
+                    client.create_automation(automation)
+                print(f"automation {automation.name}: {'updated' if earlier else 'created'}", flush=True)
+        except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+            expected = "expected automations as `prefect automation create --from-file` takes them"
+            raise UserError(f"{path}: {prefect_server.error_text(error)}; {expected}") from error
 
 
 def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> None:

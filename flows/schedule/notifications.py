@@ -1,6 +1,7 @@
-"""Notifies people, by e-mail, Slack or any webhook. Used by the flow, ``history.py`` and the `plm` command.
+"""Notifies people, by e-mail, Slack or any webhook, and Prefect's automations, by its events.
 
-The addresses are secrets: they stay in the environment, and what apprise logs is discarded, because it may show them.
+Used by the flow, ``history.py`` and the `plm` command. The addresses are secrets: they stay in the environment, and
+what apprise logs is discarded, because it may show them.
 """
 
 import logging
@@ -16,6 +17,7 @@ from typing import Any
 from flows import flow_configs
 from flows.registry.ledger import ROLLED_BACK
 from flows.run.run_result import Result
+from flows.schedule import prefect_server
 from plm_core.shared import paths
 from plm_core.shared.errors import BUDGET_SPENT, UserError
 from plm_core.shared.options import Event
@@ -34,14 +36,20 @@ EVENTS: dict[str, tuple[Event, str]] = {
     ROLLED_BACK: ("rollback", "Rolled back to version {}"),
 }
 """The event of each action, and the message about the version."""
+EMITTED = {"promotion": "champion.promoted", "refusal": "champion.refused", "rollback": "champion.rolled-back"}
+EMITTED |= {"missed": "night.missed"}
+"""What Prefect's automations can react to, whichever events people want messages of."""
 
 
-def notify(root: Path, event: Event, what: str, look: str = RUNS) -> bool:
-    """Send a message of what happened and where to look; if it cannot be sent, print a warning on stderr.
+def notify(root: Path, event: Event, what: str, look: str = RUNS, version: str = "") -> bool:
+    """Send a message of what happened, to which version, and where to look; if it cannot be sent, print a warning on
+    stderr.
 
     Returns:
         Whether there is nothing left to try: an address accepted it, or nobody wants it.
     """
+    if event in EMITTED:
+        _emit(root, f"plm.{EMITTED[event]}", what, version)
     if event not in flow_configs.read_notify(root).events:
         return True
     sent, problem = send(root, event, f"{what}\n\n{look}")
@@ -81,7 +89,25 @@ def notify_models(root: Path, outcomes: Iterable[Any]) -> None:
         if outcome.action in EVENTS:
             event, message = EVENTS[outcome.action]
             what = message.format(f"{outcome.version} ({outcome.stage})")
-            notify(root, event, f"{what}: {'; '.join(outcome.reasons)}", MODELS)
+            notify(root, event, f"{what}: {'; '.join(outcome.reasons)}", MODELS, outcome.version)
+
+
+def _emit(root: Path, event: str, what: str, version: str) -> None:
+    """Emit an event about a version, or else about the checkout, if a Prefect server is configured; a warning if it
+    fails."""
+    if not (url := prefect_server.configured_url()):
+        return
+    try:
+        prefect_server.require_answer(url)
+        from prefect.events import emit_event
+
+        checkout = f"{socket.gethostname()}{root.resolve()}"
+        resource = f"plm.checkout.{checkout}"
+        if version:
+            resource = f"plm.model.{flow_configs.read_tracking(root)[1].registered_model}.{version}"
+        emit_event(event, {"prefect.resource.id": resource, "plm.checkout": checkout}, payload={"message": what})
+    except Exception as error:  # noqa: BLE001 the decision has been made, whatever Prefect raises
+        print(f"warning: {event} may not have reached Prefect: {prefect_server.error_text(error)}", file=sys.stderr)
 
 
 def send(root: Path, subject: str, text: str) -> tuple[bool, str]:

@@ -81,8 +81,8 @@ class Tracker:
         self.registered: dict[str, str] = {}
 
     @contextlib.contextmanager
-    def track(self, root: Path) -> Iterator[str | None]:
-        self.events.append("open")
+    def track(self, root: Path, reason: str = "") -> Iterator[str | None]:
+        self.events.append(f"open for {reason}" if reason else "open")
         try:
             yield "run-1"
         except Exception:
