@@ -321,11 +321,16 @@ def test_report_links_speed_without_containing_it(results, page):
     assert f"]({shown})" in page
     before = results.files("artifacts/report")
     (results.root / paths.METERS / "pretrain-gpt.json").write_text(
-        json.dumps({"stage": "pretrain-gpt", "training": "abc", "device": "a fast one", "threads": 1})
+        json.dumps(
+            {"stage": "pretrain-gpt", "training": "abc", "device": "a fast one", "threads": 1}
+            | {"finished": True, "seconds": 90.0}
+        )
     )
     results.run("tasks.stages.report")
     assert results.files("artifacts/report") == before
-    assert "a fast one" in (results.root / paths.METERS / "index.html").read_text()
+    costs = (results.root / paths.METERS / "index.html").read_text()
+    assert "a fast one" in costs
+    assert '<svg role="img" aria-label="Pretraining losses over minutes"' in costs
 
 
 def test_report_of_one_architecture_has_no_warning(project):
