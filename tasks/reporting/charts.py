@@ -7,6 +7,7 @@ the page, light or dark.
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ def estimates(title: str, rows: Rows, models: Sequence[str]) -> str:
     base = _chart(rows, models, names, None, title=title, height=alt.Step(24))
     base = base.encode(y=alt.Y("name:N", sort=names, title=None))
     lines, points = (base.encode(x=alt.X(of, title=None, scale=alt.Scale(zero=False))) for of in ("low:Q", "value:Q"))
-    values = base.encode(x=alt.value(WIDTH), text=alt.Text("value:Q", format=".3f")).mark_text(align="left", dx=8)
+    values = base.encode(x=alt.value(WIDTH), text=alt.Text("value:Q", format=".3f"), color=alt.value(INK))
+    values = values.mark_text(align="left", dx=8)
     return _svg(lines.mark_rule(strokeWidth=2.5, opacity=0.6).encode(x2="high:Q") + points.mark_point(size=70) + values)
 
 
@@ -114,4 +116,6 @@ def _svg(chart: Any) -> str:
         title=alt.TitleConfig(color=INK, anchor="start", fontSize=13),
         view=alt.ViewConfig(stroke=None),
     ).save(text, format="svg")
-    return text.getvalue().replace(">", f"><style>{STYLE}</style>", 1)
+    # A picture is a whole for screen readers: its parts have no names.
+    svg = re.sub(r' (role="graphics-|aria-[a-z]+=")[^"]*"', "", text.getvalue())
+    return svg.replace(">", f"><style>{STYLE}</style>", 1)
