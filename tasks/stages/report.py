@@ -1,4 +1,4 @@
-"""Stage report: one page with all results, as Markdown and as HTML. The same results give the same bytes."""
+"""Stage report: all results as HTML and as Markdown, and a summary. The same results give the same bytes."""
 
 import itertools
 import json
@@ -56,18 +56,19 @@ def report() -> None:
         # Token frequencies are too far from all others to compare anything with.
         by_name = evaluated | {name: of for name, of in likelihoods["simple"].items() if FREQUENCIES not in name}
         verdicts = standings(tokenizers, seeds, scores, pair_sets, by_name, likelihoods["excerpt"])
-        for i, of in enumerate((of for of in verdicts if of["against"]), 1):
+        for i, of in enumerate((of for of in verdicts if of["compared"]), 1):
             pictures[f"verdict-{i}.svg"] = charts.estimates(of["title"], of["rows"], models)
+        described = {
+            model: {
+                "section": pretrain_section(model)[1],
+                "trained": trained[model],
+                "samples": json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")),
+            }
+            for model in models
+        }
         text = render(
-            "tasks/reporting/templates/report.md.j2",
-            models={
-                model: {
-                    "section": pretrain_section(model)[1],
-                    "trained": trained[model],
-                    "samples": json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")),
-                }
-                for model in models
-            },
+            "tasks/reporting/templates/results.md.j2",
+            models=described,
             verdicts=verdicts,
             panels=panels,
             label=label,
@@ -79,14 +80,13 @@ def report() -> None:
             corpus=_corpus(tokenizers),
             **likelihoods,
         )
-        for model, page_text in worth_it.items():
-            (new / WORTH.format(model)).write_text(page_text, encoding="utf-8")
-        for name, picture in pictures.items():
-            (new / name).write_text(picture, encoding="utf-8")
-        (new / "report.md").write_text(text, encoding="utf-8")
-        html = page("tasks/reporting/templates/report.html.j2", text, pictures, fold=True)
-        (new / "report.html").write_text(html, encoding="utf-8")
-        print(f"{paths.REPORT}/report.html and report.md: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
+        summary = render("tasks/reporting/templates/report.md.j2", models=described, verdicts=verdicts)
+        files = {"report.md": summary, "results.md": text, "verdict.json": json.dumps(verdicts, indent=2) + "\n"}
+        files["report.html"] = page("tasks/reporting/templates/report.html.j2", text, pictures, fold=True)
+        files |= pictures | {WORTH.format(model): page_text for model, page_text in worth_it.items()}
+        for name, content in files.items():
+            (new / name).write_text(content, encoding="utf-8")
+        print(f"{paths.REPORT}/report.html: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
         run.outputs.append(paths.REPORT)
     meters()
 

@@ -120,7 +120,7 @@ def table(text, heading):
 
 @pytest.fixture(scope="module")
 def page(results):
-    return (results.root / "artifacts/report/report.md").read_text()
+    return (results.root / "artifacts/report/results.md").read_text()
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def project(results, tmp_path):
 def reported(project):
     """The page that is written again."""
     project.run("tasks.stages.report")
-    return (project.root / "artifacts/report/report.md").read_text()
+    return (project.root / "artifacts/report/results.md").read_text()
 
 
 def test_the_report_begins_with_the_best_models(page):
@@ -153,6 +153,16 @@ def test_the_report_begins_with_the_best_models(page):
         "- **Pseudo bits per byte: only bert has it**, 0.750.",
         "- **Fixed order bits per byte: only xlnet has it**, 1.750.",
     ]
+
+
+def test_the_summary_for_pull_requests_has_the_verdicts_a_picture_and_a_row_for_each_model(results, page):
+    text = (results.root / "artifacts/report/report.md").read_text()
+    assert text.splitlines()[:6] == page.splitlines()[:6]
+    assert re.findall(r"!\[(.*?)\]\((.*?)\)", text) == [("mean score of 2 tasks", "verdict-1.svg")]
+    assert (results.root / "artifacts/report/verdict-1.svg").is_file()
+    rows = table(text, "# Language models: results")
+    assert list(rows) == [*MODELS, "words alone", "5-gram (own)", "PPMd, of 25.00% of the text"]
+    assert list(rows["wide"].values())[1:] == ["12,345", "6,789", "0.635", "1.250", "", ""]
 
 
 def test_a_small_lead_is_called_no_victory(project):
