@@ -3,6 +3,9 @@ none."""
 
 import json
 import re
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,9 @@ from plm_core.benchmarks.task_table import TASKS
 from plm_core.shared import paths
 from tasks.reporting import charts
 from tasks.reporting.html_page import page as html_page
+
+sys.path.append(str(Path(__file__).parents[2] / "infra/screenshots"))
+import browser
 
 MODELS = {
     "gpt": ({"bits_per_byte": 1.5, "perplexity": 99.0}, 0.713, 0.513),
@@ -179,6 +185,21 @@ def test_the_page_loads_nothing_from_elsewhere_and_its_links_lead_somewhere(resu
     assert not re.search(r"<script|<link|<img|@import|url\(|(src|href|data)=\"(https?:)?//", html)
     assert {*re.findall('href="#(.*?)"', html)} == {*re.findall('<a id="(.*?)"', html)}
     assert '<svg role="img" aria-label="mean score of 2 tasks"' in html
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(browser.BINARY is None, reason="no Chromium on this machine: the page is not looked at")
+def test_in_a_browser_the_page_has_no_error_and_loads_only_its_own_files(results):
+    with browser.Browser() as shown:
+        shown.watch()
+        shown.open((results.root / "artifacts/report/report.html").as_uri(), "Mean score of 2 tasks")
+        while shown.run("document.readyState") != "complete":
+            time.sleep(0.1)
+    requested = [event["params"]["request"]["url"] for event in shown.events if event["method"].endswith("BeSent")]
+    artifacts = (results.root / "artifacts").as_uri()
+    assert requested == [f"{artifacts}/{name}" for name in ("report/report.html", "meters/index.html")]
+    errors = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Network.loadingFailed")
+    assert [event for event in shown.events if event["method"] in errors] == []
 
 
 def test_the_models_are_described(page):
