@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Continuous pretraining of your own language models.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # plain lines, which can be copied, and no import of rich
     pretty_exceptions_enable=False,
@@ -55,11 +55,16 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     _version: Annotated[
         bool, Option("--version", is_eager=True, callback=show_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """The options that come before a command."""
+    """Without a command, say where this project stands and what to do next."""
+    if context.invoked_subcommand is None:
+        from flows.run import overview
+
+        overview.show(project())
 
 
 def project() -> Path:
@@ -153,34 +158,37 @@ def init(
 
 
 @app.command()
-def run(force: Annotated[bool, Option("--force", help="Run every stage, up to date or not.")] = False) -> None:
+def run(
+    force: Annotated[bool, Option("--force", help="Run every stage, up to date or not.")] = False, as_json: Json = False
+) -> None:
     """Run the stages that are not up to date, and register models.
 
     Exit status: 1 when a stage failed, 75 when it was interrupted.
     """
     from flows.processes.resources import Machine
-    from flows.registry import registry_status
-    from flows.run import live_table, pipeline, timing
+    from flows.run import live_table, overview, pipeline, timing
 
     root = project()
     begun = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
     try:
-        result = pipeline.run(root, force=force)
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            result = pipeline.run(root, force=force)
     except KeyboardInterrupt:
         print("interrupted: training runs keep their state, and the next `plm run` resumes them")
         raise typer.Exit(INTERRUPTED) from None
     whole = time.monotonic() - begun
     cores = Machine.detect().cores
     timing.write_run_figures(root, result, whole, cores)
-    live_table.show_summary(result, whole, cores)
+    if as_json:
+        print(json.dumps(asdict(result) | {"seconds": whole, "verdicts": overview.verdicts(root)}, indent=2))
+    else:
+        live_table.show_summary(result, whole, cores)
     if not result.ok:
         print(f"error: {result.error}", file=sys.stderr)
         raise typer.Exit(1)
-    registry_status.show(live_table.console(), registry_status.registry_status(root))
-    print(f"report         {paths.REPORT}/report.html")
-    print("MLflow UI      plm ui mlflow    runs, curves, registry")
-    print("Prefect UI     plm ui prefect   flow runs, schedules, logs")
+    if not as_json:
+        overview.show(root)
 
 
 @app.command()

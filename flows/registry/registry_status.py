@@ -7,7 +7,7 @@ and read from there until the store changes.
 import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,7 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
     """Print what the gate compared for the newest versions and the champion; with ``every`` also their metrics."""
     from rich.table import Table
 
-    versions = registry["versions"]
-    shown = [v for i, v in enumerate(versions) if v["aliases"] or i < NEWEST]
+    shown = _shown(registry["versions"])
     table = Table(
         *("version", "against", "metric", "champion", "challenger", "difference", "tolerance", "examples", "verdict"),
         title=f"What the gate compared for the model {registry['model']}",
@@ -135,14 +134,25 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
         console.print(metrics)
     for line in left_out:
         console.print(line)
-    for version in reversed(shown):
+    for line in sentences(registry):
+        console.print(line)
+
+
+def sentences(registry: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence on each of the newest versions and on the champion, in rich's markup."""
+    versions = registry["versions"]
+    for version in reversed(_shown(versions)):
         first = "champion" in version["aliases"]
         names = " (champion)" if first else "".join(f" ({alias})" for alias in version["aliases"])
         by_hand = "made the champion by hand after it was " if first and version["gate"] == "refused" else ""
         verdict = f"{by_hand}{version['gate'] or 'not judged yet'}. {version['reasons'] or ''}".rstrip()
-        console.print(f"version {version['version']}{names}, {version['stage']}: {verdict}")
+        yield f"version {version['version']}{names}, {version['stage']}: {verdict}"
     if registry["notice"]:
-        console.print(f"[yellow]warning[/yellow]        {registry['notice']}")
+        yield f"[yellow]warning[/yellow]        {registry['notice']}"
     champion = next((v["version"] for v in versions if "champion" in v["aliases"]), None)
     name = f"{registry['model']} version {champion}" if champion else "none yet"
-    console.print(f"champion       [bold]{name}[/bold]")
+    yield f"champion       [bold]{name}[/bold]"
+
+
+def _shown(versions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [version for i, version in enumerate(versions) if version["aliases"] or i < NEWEST]

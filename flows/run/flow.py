@@ -255,7 +255,7 @@ def execute(checkout: Checkout, track: Track) -> Result:
     except FailedError as failure:
         error = str(failure)
     outcomes = tuple(execution.outcomes[stage.name] for stage in stages)
-    return Result(outcomes, error, execution.begun, registering, tuple(models))
+    return Result(outcomes, error, registering, tuple(models))
 
 
 def _registration(*given: Any) -> "prefect.Task[[], None]":

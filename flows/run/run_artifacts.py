@@ -19,6 +19,7 @@ from prefect.logging import get_run_logger
 
 from flows.registry import registry_status
 from flows.run.live_table import PROGRESS
+from flows.run.overview import verdicts
 from flows.run.run_result import Result
 from plm_core.shared import paths
 from plm_core.shared.errors import UserError
@@ -111,10 +112,8 @@ def _verdict(root: Path, result: Result, reason: str) -> tuple[str, str]:
     lines += [f"- version {of.version} ({of.stage}) **{of.action}**: {'; '.join(of.reasons)}" for of in result.models]
     report = (root / paths.REPORT).resolve() / "report.html"
     # A run of some models leaves out the stage of the report.
-    if "report" in {of.name for of in result.stages} and (text := report.with_suffix(".md")).exists():
-        # What comes between its title and its first picture is the verdict.
-        head = re.split(r"^(?:!\[|<details|## )", text.read_text(encoding="utf-8"), flags=re.MULTILINE)[0]
-        lines += ["### The report", *(line for line in head.split("\n") if not line.startswith("# "))]
+    if "report" in {of.name for of in result.stages} and (sentences := verdicts(root)):
+        lines += ["### The report", *(f"- **{of['headline']}**, {of['figures']}" for of in sentences)]
         look.insert(0, f"Report: [{report}]({report.as_uri()}) on {socket.gethostname()}")
     return headline, "\n\n".join(filter(None, [*lines, *look]))
 

@@ -47,8 +47,6 @@ class Result:
     stages: tuple[StageOutcome, ...]
     error: str = ""
     """The line of the first stage that failed, or of the registration; empty if all is well."""
-    begun: float = 0.0
-    """When the run started, on the monotonic clock."""
     registered: float = 0.0
     """How many seconds the registration took."""
     models: tuple[Any, ...] = ()

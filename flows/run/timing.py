@@ -63,16 +63,9 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
     cpu = sum(outcome.spent.cpu for outcome in ran)
     busy = cpu / (cores * max(1e-9, end - ran[0].spent.begun))
     longest = sorted(ran, key=lambda outcome: -outcome.spent.seconds)[:3]
-    rows = [
-        ("stages", f"{format_duration(end)} for {len(ran)}, with {busy:.0%} of the cores busy"),
-        ("longest", ", ".join(f"{outcome.name} {format_duration(outcome.spent.seconds)}" for outcome in longest)),
-        ("registration", format_duration(result.registered)),
-        (
-            "the rest",
-            f"{format_duration(max(0.0, whole - end - result.registered))} to start and end Prefect and MLflow",
-        ),
-    ]
-    return [("total", f"{format_duration(whole)} on {cores} core{'s' * (cores > 1)}"), *rows]
+    total = f"{format_duration(whole)} on {cores} core{'s' * (cores > 1)}, {busy:.0%} busy while stages ran"
+    slowest = ", ".join(f"{outcome.name} {format_duration(outcome.spent.seconds)}" for outcome in longest)
+    return [("total", total), ("longest", slowest)]
 
 
 def write_run_figures(root: Path, result: Result, whole: float, cores: int) -> None:

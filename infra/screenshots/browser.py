@@ -1,6 +1,6 @@
 """A headless Chromium, driven by its DevTools protocol: pages with scripts, as a person sees them.
 
-``take.py`` takes the documentation's screenshots with it, ``tests/flows/test_mlflow_pages.py`` checks pages.
+``take.py`` takes screenshots with it; ``test_mlflow_pages.py`` and ``test_report.py`` check pages.
 """
 
 import base64
@@ -46,6 +46,8 @@ class Browser:
             assert line, "Chromium ended before it named its address"
         self._connection = connect(match[0], max_size=None)
         self._session = ""
+        self.events: list[dict[str, Any]] = []
+        """What a page that is watched loads, prints and fails at, as the protocol has it."""
         (target,) = [info for info in self._ask("Target.getTargets")["targetInfos"] if info["type"] == "page"]
         attached = self._ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
@@ -76,8 +78,15 @@ class Browser:
         """The value of a JavaScript expression in the page."""
         return self._ask("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
 
-    def picture(self, path: Path, width: int, height: int) -> None:
+    def watch(self) -> None:
+        """Collect ``events`` from now on."""
+        for domain in ("Log", "Network", "Runtime"):
+            self._ask(f"{domain}.enable")
+
+    def picture(self, path: Path, width: int, height: int, dark: bool = False) -> None:
         """Write a PNG of what a window of this size shows."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._ask("Emulation.setEmulatedMedia", features=[scheme])
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         time.sleep(DRAWN_S)
         taken = self._ask("Page.captureScreenshot")
@@ -90,6 +99,7 @@ class Browser:
             answer = json.loads(self._connection.recv(LONGEST_S))
             if answer.get("id") == 1:
                 return dict(answer["result"])
+            self.events.append(answer)
 
     def __enter__(self) -> "Browser":
         return self

@@ -1,11 +1,15 @@
-"""The documentation's screenshots of this checkout's MLflow, Prefect and report: ``make screenshots``.
+"""Screenshots of this checkout's MLflow, Prefect, report and terminal: ``make screenshots``.
 
+Those of the documentation are written here; the report on every screen and the terminal into ``artifacts/screenshots``.
 It needs Chromium, and a pipeline that has run here (``make demo``).
 """
 
 import contextlib
+import io
+import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,12 +23,15 @@ from typing import Any
 
 import mlflow
 from browser import BINARY, Browser
+from rich.console import Console
+from rich.text import Text
 
 from flows import flow_configs
 from plm_core.shared import paths
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+SCREENS = ROOT / paths.ARTIFACTS / "screenshots"
 START_S = 120.0
 """How long a server may take to respond."""
 NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
@@ -60,6 +67,12 @@ def main() -> None:
             take(browser, name, height)
         browser.open((ROOT / paths.REPORT / "report.html").as_uri(), "Fine-tuning")
         take(browser, "report", 1900)
+        SCREENS.mkdir(exist_ok=True)
+        for width, dark in itertools.product((1280, 390), (False, True)):
+            browser.picture(SCREENS / f"report-{width}-{'dark' if dark else 'light'}.png", width, 1900, dark)
+        for words in ([], ["status"], ["run"]):
+            terminal(browser, words)
+        print(SCREENS)
     with served("prefect", "/api/health") as address, Browser() as browser:
         # The database is the user's, for all checkouts.
         done = {"sort": "START_TIME_DESC", "flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
@@ -73,6 +86,21 @@ def take(browser: Browser, name: str, height: int) -> None:
     """Write a screenshot with this name."""
     browser.picture(HERE / f"{name}.png", 1500, height)
     print(HERE / f"{name}.png")
+
+
+def terminal(browser: Browser, words: list[str]) -> None:
+    """Write a screenshot of what ``plm`` with these words prints at a terminal."""
+    command = [sys.executable, "-m", "flows.cli", *words]
+    colored = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    printed = subprocess.run(command, cwd=ROOT, env=colored, capture_output=True, text=True, check=True).stdout
+    console = Console(record=True, width=140, file=io.StringIO())
+    console.print(Text.from_ansi(printed))
+    picture = SCREENS / f"{'-'.join(['terminal', *words])}.svg"
+    # Without fonts from another host.
+    svg = re.sub("@font-face {.*?}", "", console.export_svg(title=" ".join(["plm", *words])), flags=re.DOTALL)
+    picture.write_text(svg, encoding="utf-8")
+    browser.open(picture.as_uri())
+    browser.picture(picture.with_suffix(".png"), 1280, 70 + 18 * printed.count("\n"))
 
 
 @contextlib.contextmanager

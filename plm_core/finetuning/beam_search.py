@@ -82,8 +82,8 @@ def beam_search(
         bounds = (totals[:, 0] / penalty(most, alpha)).tolist()
         left = []
         for place, (source, bound) in enumerate(zip(open_sources, bounds, strict=True)):
-            ended = best[source]
-            if ended is None or ended.score < bound:
+            candidate = best[source]
+            if candidate is None or candidate.score < bound:
                 left.append(place)
         if length == most or not left:
             break

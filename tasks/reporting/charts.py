@@ -4,17 +4,24 @@ An SVG needs no script, so a page is the same in MLflow's sandbox, in a mail and
 the page, light or dark.
 """
 
+import csv
 import io
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
+
+from plm_core.shared import paths
 
 COLORS = ("#3f82c8", "#e0792f", "#2f9d72", "#b15fc4", "#c59a1a", "#d4516c", "#38a3b8", "#8a6a4f")
 GREY, INK = "#8b949e", "currentColor"
 STYLE = "svg{color:#1c2530;background:#fff}@media(prefers-color-scheme:dark){svg{color:#d6dde6;background:#12171d}}"
 WIDTH = 190
 """Pixels: with labels, three panels fit side by side into a page, and one into a phone."""
+POINTS = 300
+"""The points of a curve at most."""
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -24,7 +31,8 @@ def estimates(title: str, rows: Rows, models: Sequence[str]) -> str:
     base = _chart(rows, models, names, None, title=title, height=alt.Step(24))
     base = base.encode(y=alt.Y("name:N", sort=names, title=None))
     lines, points = (base.encode(x=alt.X(of, title=None, scale=alt.Scale(zero=False))) for of in ("low:Q", "value:Q"))
-    values = base.encode(x=alt.value(WIDTH), text=alt.Text("value:Q", format=".3f")).mark_text(align="left", dx=8)
+    values = base.encode(x=alt.value(WIDTH), text=alt.Text("value:Q", format=".3f"), color=alt.value(INK))
+    values = values.mark_text(align="left", dx=8)
     return _svg(lines.mark_rule(strokeWidth=2.5, opacity=0.6).encode(x2="high:Q") + points.mark_point(size=70) + values)
 
 
@@ -43,6 +51,20 @@ def curves(title: str, unit: str, rows: Rows, models: Sequence[str]) -> str:
         + valid.mark_point(size=25)
         + valid.transform_filter("datum.kept").mark_point(size=120, filled=False)
     )
+
+
+def losses(model: str, run: str, whole: float | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of ``curves`` for a model's training run, over its steps or over the ``whole`` of what it took, of
+    which every step takes as much."""
+    with (paths.CURVES / f"{run}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    unit = whole / max(1, int(rows[-1]["step"])) if whole else 1
+    for i, row in enumerate(rows):
+        for column in ("loss", "valid_loss"):
+            valid = column == "valid_loss"
+            if row[column] and math.isfinite(float(row[column])) and (valid or i % (1 + len(rows) // POINTS) == 0):
+                place = {"name": model, "run": run, "x": int(row["step"]) * unit, "loss": float(row[column])}
+                yield place | {"valid": valid, "kept": valid and row["best"] == "1"}
 
 
 def heat_maps(panels: Mapping[str, Rows], x: str, y: str, scheme: Any, far: float) -> str:
@@ -94,4 +116,6 @@ def _svg(chart: Any) -> str:
         title=alt.TitleConfig(color=INK, anchor="start", fontSize=13),
         view=alt.ViewConfig(stroke=None),
     ).save(text, format="svg")
-    return text.getvalue().replace(">", f"><style>{STYLE}</style>", 1)
+    # A picture is a whole for screen readers: its parts have no names.
+    svg = re.sub(r' (role="graphics-|aria-[a-z]+=")[^"]*"', "", text.getvalue())
+    return svg.replace(">", f"><style>{STYLE}</style>", 1)

@@ -9,6 +9,8 @@ import sys
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_text
 from plm_core.templates import render
+from tasks.parameters import stage_parameters
+from tasks.reporting import charts
 from tasks.reporting.html_page import page
 from tasks.reporting.training_costs import read
 
@@ -17,9 +19,15 @@ def meters() -> None:
     """Write ``artifacts/meters/index.html`` from the files of all training runs; a full disk is only a warning."""
     trainings = [training for file in sorted(paths.METERS.glob("*.json")) if (training := read(file)) is not None]
     links = {training.stage: link for training in trainings if (link := _link(training.stage))}
-    text = render("tasks/reporting/templates/costs.md.j2", trainings=trainings, links=links)
+    # The same losses as in the report, whose pictures may not depend on this machine.
+    taken = {training.stage.removeprefix("pretrain-"): training for training in trainings if training.finished}
+    minutes = {name: taken[name].seconds / 60 for name in taken if (paths.CURVES / f"{name}.csv").is_file()}
+    models = [model for model in stage_parameters.models() if model in minutes] if minutes else []
+    rows = [row for model in models for row in charts.losses(model, model, minutes[model])]
+    figures = {"minutes.svg": charts.curves("pretraining", "minutes", rows, models)} if rows else {}
+    text = render("tasks/reporting/templates/costs.md.j2", trainings=trainings, links=links, figures=figures)
     try:
-        atomic_text(paths.METERS / "index.html", page("tasks/reporting/templates/costs.html.j2", text))
+        atomic_text(paths.METERS / "index.html", page("tasks/reporting/templates/costs.html.j2", text, figures))
     except OSError as error:
         print(f"warning: {paths.METERS}: {error}; the page of the meters is not written", file=sys.stderr, flush=True)
 

@@ -62,24 +62,38 @@ def label(name: str) -> str:
 def _standing(
     title: str, models: Figures, points: Mapping[str, Estimate | float], files: list[str], row: str, lower: bool = False
 ) -> dict[str, Any]:
-    """All points, the best model, and how it compares with the second and with each baseline."""
+    """All points, and as words which model is best and how it compares with the second and with each baseline."""
     rows = {}
     for name, of in points.items():
         ends = vars(of.interval) if isinstance(of, Estimate) else {"low": None, "high": None}
         rows[name] = {"name": label(name), "value": of.value if isinstance(of, Estimate) else of, **ends}
     best, *rest = sorted(filter(models.__contains__, rows), key=lambda name: rows[name]["value"], reverse=not lower)
-    against = []
+    ahead, unsure, against = [], [], []
     for name in [*rest[:1], *(name for name in rows if name not in models)]:
         test = compared_rows(name, best, files).get(row)
         verdict = {None: "no difference shown", best: "better"}.get(test.better, "worse") if test else "not tested"
         change = rows[best]["value"] - rows[name]["value"]
-        against.append({"name": label(name), "change": change, "test": test, "verdict": verdict})
+        ahead += [label(name)] if change and (change > 0) == lower else []
+        unsure += [label(name)] if verdict == "no difference shown" else []
+        sure = f" ({_interval(vars(test.difference.interval), '+.3f')})" if test else ""
+        against.append(f"{change:+.3f}{sure} against {label(name)}, {verdict}")
+    if ahead:
+        headline = f"no model beats {' or '.join(ahead)}; {best} comes closest"
+    elif unsure:
+        headline = f"{best} is ahead, but not shown to be better than {' and '.join(unsure)}"
+    else:
+        headline = f"{best} is best" if against else f"only {best} has it"
+    value = f"{rows[best]['value']:.3f}"
+    value += "" if rows[best]["low"] is None else f" ({_interval(rows[best], '.3f')})"
+    lowest = " Lower is better." if lower and against else ""
     return {
         "title": title,
-        "lower": lower,
         "rows": list(rows.values()),
-        "best": rows[best],
-        "against": against,
-        "ahead": [of["name"] for of in against if of["change"] and (of["change"] > 0) == lower],
-        "unsure": [of["name"] for of in against if of["verdict"] == "no difference shown"],
+        "headline": f"{title[0].upper()}{title[1:]}: {headline}",
+        "figures": f"{value}{': ' if against else ''}{'; '.join(against)}.{lowest}",
+        "compared": bool(against),
     }
+
+
+def _interval(ends: Figures, form: str) -> str:
+    return f"{ends['low']:{form}} to {ends['high']:{form}}"

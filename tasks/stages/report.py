@@ -1,10 +1,8 @@
-"""Stage report: one page with all results, as Markdown and as HTML. The same results give the same bytes."""
+"""Stage report: all results as HTML and as Markdown, and a summary. The same results give the same bytes."""
 
-import csv
 import itertools
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from plm_core.evaluation.evidence import LOSSY
@@ -26,8 +24,6 @@ from tasks.runtime.stage import main, stage
 FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds", "finetune.features"]
 SECTIONS = ["models", "tokenizers", "pretrain", "evaluate", *FINETUNED, "fewshot", "pairs", "promotion"]
 
-POINTS = 300
-"""The points of a curve at most."""
 FREQUENCIES = "token frequencies"
 
 
@@ -47,9 +43,9 @@ def report() -> None:
         trained = {model: metrics_of(f"pretrain-{model}") for model in models}
         panels: dict[str, list[dict[str, Any]]] = {"pretraining": []}
         for model in models:
-            panels["pretraining"] += _curve(model, model, trained[model]["positions"])
+            panels["pretraining"] += charts.losses(model, model, trained[model]["positions"])
             for task, seed in itertools.product(tasks, seeds):
-                panels.setdefault(task, []).extend(_curve(model, f"{model}-{task}-{seed}"))
+                panels.setdefault(task, []).extend(charts.losses(model, f"{model}-{task}-{seed}"))
         for title, rows in panels.items():
             unit = "step" if title in tasks else "positions read"
             pictures[f"loss-{title}.svg"] = charts.curves(title, unit, rows, models)
@@ -60,18 +56,19 @@ def report() -> None:
         # Token frequencies are too far from all others to compare anything with.
         by_name = evaluated | {name: of for name, of in likelihoods["simple"].items() if FREQUENCIES not in name}
         verdicts = standings(tokenizers, seeds, scores, pair_sets, by_name, likelihoods["excerpt"])
-        for i, of in enumerate((of for of in verdicts if of["against"]), 1):
+        for i, of in enumerate((of for of in verdicts if of["compared"]), 1):
             pictures[f"verdict-{i}.svg"] = charts.estimates(of["title"], of["rows"], models)
+        described = {
+            model: {
+                "section": pretrain_section(model)[1],
+                "trained": trained[model],
+                "samples": json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")),
+            }
+            for model in models
+        }
         text = render(
-            "tasks/reporting/templates/report.md.j2",
-            models={
-                model: {
-                    "section": pretrain_section(model)[1],
-                    "trained": trained[model],
-                    "samples": json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")),
-                }
-                for model in models
-            },
+            "tasks/reporting/templates/results.md.j2",
+            models=described,
             verdicts=verdicts,
             panels=panels,
             label=label,
@@ -83,14 +80,13 @@ def report() -> None:
             corpus=_corpus(tokenizers),
             **likelihoods,
         )
-        for model, page_text in worth_it.items():
-            (new / WORTH.format(model)).write_text(page_text, encoding="utf-8")
-        for name, picture in pictures.items():
-            (new / name).write_text(picture, encoding="utf-8")
-        (new / "report.md").write_text(text, encoding="utf-8")
-        html = page("tasks/reporting/templates/report.html.j2", text, pictures, fold=True)
-        (new / "report.html").write_text(html, encoding="utf-8")
-        print(f"{paths.REPORT}/report.html and report.md: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
+        summary = render("tasks/reporting/templates/report.md.j2", models=described, verdicts=verdicts)
+        files = {"report.md": summary, "results.md": text, "verdict.json": json.dumps(verdicts, indent=2) + "\n"}
+        files["report.html"] = page("tasks/reporting/templates/report.html.j2", text, pictures, fold=True)
+        files |= pictures | {WORTH.format(model): page_text for model, page_text in worth_it.items()}
+        for name, content in files.items():
+            (new / name).write_text(content, encoding="utf-8")
+        print(f"{paths.REPORT}/report.html: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
         run.outputs.append(paths.REPORT)
     meters()
 
@@ -147,19 +143,6 @@ def _corpus(tokenizers: Mapping[str, str]) -> dict[str, Any]:
     names = dict.fromkeys(tokenizers.values())
     spelled = {name: metrics_of(f"pack-{name}") | metrics_of(f"tokenizer-{name}") for name in names}
     return {"read": read, "left": left, "removed": removed, "tokenizers": spelled}
-
-
-def _curve(model: str, run: str, positions: int | None = None) -> Iterator[dict[str, Any]]:
-    """The losses of a model's training run over its steps, or over all ``positions``: every step reads as many."""
-    with (paths.CURVES / f"{run}.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    unit = positions / max(1, int(rows[-1]["step"])) if positions else 1
-    for i, row in enumerate(rows):
-        for column in ("loss", "valid_loss"):
-            valid = column == "valid_loss"
-            if row[column] and math.isfinite(float(row[column])) and (valid or i % (1 + len(rows) // POINTS) == 0):
-                place = {"name": model, "run": run, "x": int(row["step"]) * unit, "loss": float(row[column])}
-                yield place | {"valid": valid, "kept": valid and row["best"] == "1"}
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ def test_template_with_missing_value_is_an_error():
 def test_template_reads_include_extended_templates():
     page = render("tasks/reporting/templates/report.html.j2", body="<p>found</p>\n")
     assert page.startswith("<!doctype html>\n")
-    assert page.endswith("</object>\n</body></html>\n")
+    assert page.endswith("</object>\n</main></body></html>\n")
     assert "<title>Language models: results</title>" in page
-    assert "<body>\n<p>found</p>\n<object" in page
+    assert "<main>\n<p>found</p>\n<object" in page
     assert {"report.html.j2", "page.html.j2"} <= {path.name for path in READ}
 
 

@@ -22,6 +22,9 @@ from toys import alive, free_port, plm, wait_for
 
 from flows import cli
 from flows.processes import supervisor
+from flows.registry import registry_status
+from flows.run.checkout import lock_checkout
+from flows.schedule import history
 from plm_core.shared.options import TOKENIZERS, SamplingConfig
 
 REPOSITORY = Path(__file__).parents[2]
@@ -101,6 +104,57 @@ def test_status_as_json_names_each_stage_with_its_reasons_and_the_registry(proje
 def test_before_the_first_run_the_status_is_a_line_and_parameters_are_read(project):
     done = plm(project, "status")
     assert (done.returncode, done.stdout) == (0, "nothing has run yet: start with `plm run`\n")
+
+
+def test_without_a_command_the_state_of_the_project_and_the_next_commands_are_shown(project):
+    begin = "last run       "
+    assert plm(project).stdout.splitlines() == [
+        f"{begin}none yet",
+        "plm init FOLDER         propose parameters for your own text",
+        "plm run                 run the pipeline",
+        "plm --help              all commands",
+    ]
+    history.update(project, begun=86400.0)
+    with lock_checkout(project, pipeline=True):
+        first, *others = plm(project).stdout.splitlines()
+    assert first == f"{begin}began 1970-01-02 00:00 UTC, still running"
+    assert [line.split("  ")[0] for line in others] == ["plm ui prefect", "plm ui mlflow"]
+    sentences = [{"headline": f"[{name}] is best", "figures": "0.5."} for name in "abcdef"]
+    (project / "artifacts/report").mkdir(parents=True)
+    (project / "artifacts/report/verdict.json").write_text(json.dumps(sentences))
+    expected = [*(f"[{name}] is best, 0.5." for name in "abcd"), "report         artifacts/report/report.html"]
+    for _ in range(2):  # the first one completes a new store, the second one's answer is kept
+        registry_status.registry_status(project)
+    code = (
+        "import sys\nfrom flows import cli\ntry:\n    cli.main([])\n"
+        f"finally:\n    sys.exit([name for name in {HEAVY!r} if name in sys.modules] != ['rich'])\n"
+    )
+    for error, following in (
+        ("", ["plm status", "plm ui mlflow", "plm ui prefect"]),
+        ("a: exit status 3", ["plm run", "plm doctor", "plm ui prefect"]),
+    ):
+        history.update(project, ended=90000.0, error=error)
+        done = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        first, champion, *others = done.stdout.splitlines()
+        assert first.endswith(f"failed: {error}" if error else "all well")
+        assert champion == "champion       none yet"
+        assert others[:5] == expected
+        assert [line.split("  ")[0] for line in others[5:]] == following
+
+
+@pytest.mark.slow
+def test_a_run_as_json_is_nothing_but_that(project):
+    done = plm(project, "run", "--json")
+    ran = json.loads(done.stdout)
+    assert [(stage["name"], stage["outcome"]) for stage in ran["stages"]] == [("first", "ran"), ("second", "ran")]
+    assert (done.returncode, ran["error"], ran["verdicts"], ran["models"]) == (0, "", [], [])
+    assert ran["seconds"] > 0
+
+
+def test_bash_completes_commands(project):
+    done = plm(project, _PLM_COMPLETE="complete_bash", COMP_WORDS="plm sta", COMP_CWORD="1")
+    assert done.stdout.split() == ["status"]
 
 
 def test_outside_a_project_the_error_says_where_to_go(tmp_path):

@@ -74,7 +74,7 @@ def test_fewshot_allows_no_tasks(small):
     assert small.metrics("fewshot-gpt") == {}
     small.change(fewshot__models=[])
     small.run("tasks.stages.report")
-    assert "Nothing is evaluated" in (small.root / "artifacts/report/report.md").read_text()
+    assert "Nothing is evaluated" in (small.root / "artifacts/report/results.md").read_text()
 
 
 OPTIONS = {"before-1865": "ba", "1865-1944": "bo"}

@@ -62,7 +62,7 @@ def reported(project, *tasks):
         project.run("tasks.stages.slices", task)
         project.run("tasks.stages.baseline", task)
     project.run("tasks.stages.report")
-    return (project.root / "artifacts/report/report.md").read_text()
+    return (project.root / "artifacts/report/results.md").read_text()
 
 
 def fitted(project, monkeypatch, task_name="tickets"):

@@ -83,7 +83,7 @@ def test_every_task_kind_runs_from_files_to_report(project):
     assert project.metrics("finetune-gpt-qa-5")["baseline"] == pytest.approx(7 / 19)
     assert project.metrics("finetune-gpt-ner-5")["baseline"] == 0.0
     project.run("tasks.stages.report")
-    page = (project.root / "artifacts/report/report.md").read_text()
+    page = (project.root / "artifacts/report/results.md").read_text()
     for name, described in TASKS.items():
         assert f"{name}: {described['score']}" in page
 

@@ -75,7 +75,7 @@ def test_ngram_scores_minimal_pairs_without_eos(built):
 
 
 def test_the_report_has_a_row_a_paradigm(built):
-    text = (built.root / "artifacts/report/report.md").read_text()
+    text = (built.root / "artifacts/report/results.md").read_text()
     section = text.partition("## Minimal pairs")[2].partition("\n## ")[0]
     assert "| paradigm | pairs | gpt | 5-gram (own) |" in section
     metrics = built.metrics("minimal-pairs-gpt-own-pairs")
@@ -121,5 +121,5 @@ def test_stages_run_without_minimal_pairs(small):
     small.run("tasks.stages.text_baseline", "own")
     assert [path.name for path in (small.root / "artifacts/evidence/ngram-own").iterdir()] == ["likelihood.csv"]
     small.run("tasks.stages.report")
-    text = (small.root / "artifacts/report/report.md").read_text()
+    text = (small.root / "artifacts/report/results.md").read_text()
     assert "No results for gpt, 5-gram (own): the stage has no output." in text

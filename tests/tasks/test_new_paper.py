@@ -42,7 +42,7 @@ def test_new_architecture_runs_through_all_stages(small):
     ):
         small.run(f"tasks.stages.{name}", *arguments)
     assert "generator_pseudo_bits_per_byte" in small.metrics("evaluate-electra")
-    report = (small.root / "artifacts/report/report.md").read_text()
+    report = (small.root / "artifacts/report/results.md").read_text()
     assert "- **generator pseudo bits per byte**, here of the first 17 tokens of each document only: each" in report
     assert "| electra | electra | replaced |" in report
 
@@ -90,7 +90,7 @@ def test_both_directions_are_used_as_features(small):
     metrics = small.metrics("evaluate-elmo")
     assert 0 < metrics["two_way_bits_per_byte"] < 9
     assert 0 < metrics["bits_per_byte"] < 9
-    assert "| elmo (as features) |" in (small.root / "artifacts/report/report.md").read_text()
+    assert "| elmo (as features) |" in (small.root / "artifacts/report/results.md").read_text()
 
     before = checkpoint.load(small.root / "artifacts/models/elmo")
     after = checkpoint.load(small.root / "artifacts/finetuned/elmo-sotu-era-1")

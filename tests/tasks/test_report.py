@@ -3,6 +3,9 @@ none."""
 
 import json
 import re
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,9 @@ from plm_core.benchmarks.task_table import TASKS
 from plm_core.shared import paths
 from tasks.reporting import charts
 from tasks.reporting.html_page import page as html_page
+
+sys.path.append(str(Path(__file__).parents[2] / "infra/screenshots"))
+import browser
 
 MODELS = {
     "gpt": ({"bits_per_byte": 1.5, "perplexity": 99.0}, 0.713, 0.513),
@@ -120,7 +126,7 @@ def table(text, heading):
 
 @pytest.fixture(scope="module")
 def page(results):
-    return (results.root / "artifacts/report/report.md").read_text()
+    return (results.root / "artifacts/report/results.md").read_text()
 
 
 @pytest.fixture
@@ -132,7 +138,7 @@ def project(results, tmp_path):
 def reported(project):
     """The page that is written again."""
     project.run("tasks.stages.report")
-    return (project.root / "artifacts/report/report.md").read_text()
+    return (project.root / "artifacts/report/results.md").read_text()
 
 
 def test_the_report_begins_with_the_best_models(page):
@@ -155,6 +161,16 @@ def test_the_report_begins_with_the_best_models(page):
     ]
 
 
+def test_the_summary_for_pull_requests_has_the_verdicts_a_picture_and_a_row_for_each_model(results, page):
+    text = (results.root / "artifacts/report/report.md").read_text()
+    assert text.splitlines()[:6] == page.splitlines()[:6]
+    assert re.findall(r"!\[(.*?)\]\((.*?)\)", text) == [("mean score of 2 tasks", "verdict-1.svg")]
+    assert (results.root / "artifacts/report/verdict-1.svg").is_file()
+    rows = table(text, "# Language models: results")
+    assert list(rows) == [*MODELS, "words alone", "5-gram (own)", "PPMd, of 25.00% of the text"]
+    assert list(rows["wide"].values())[1:] == ["12,345", "6,789", "0.635", "1.250", "", ""]
+
+
 def test_a_small_lead_is_called_no_victory(project):
     for task, accuracy in (("sotu-era", 0.508), ("next", 0.922)):
         (project.root / f"artifacts/evidence/tfidf/{task}.0.csv").write_text(evidence(task, accuracy))
@@ -169,6 +185,21 @@ def test_the_page_loads_nothing_from_elsewhere_and_its_links_lead_somewhere(resu
     assert not re.search(r"<script|<link|<img|@import|url\(|(src|href|data)=\"(https?:)?//", html)
     assert {*re.findall('href="#(.*?)"', html)} == {*re.findall('<a id="(.*?)"', html)}
     assert '<svg role="img" aria-label="mean score of 2 tasks"' in html
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(browser.BINARY is None, reason="no Chromium on this machine: the page is not looked at")
+def test_in_a_browser_the_page_has_no_error_and_loads_only_its_own_files(results):
+    with browser.Browser() as shown:
+        shown.watch()
+        shown.open((results.root / "artifacts/report/report.html").as_uri(), "Mean score of 2 tasks")
+        while shown.run("document.readyState") != "complete":
+            time.sleep(0.1)
+    requested = [event["params"]["request"]["url"] for event in shown.events if event["method"].endswith("BeSent")]
+    artifacts = (results.root / "artifacts").as_uri()
+    assert requested == [f"{artifacts}/{name}" for name in ("report/report.html", "meters/index.html")]
+    errors = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Network.loadingFailed")
+    assert [event for event in shown.events if event["method"] in errors] == []
 
 
 def test_the_models_are_described(page):
@@ -321,11 +352,16 @@ def test_report_links_speed_without_containing_it(results, page):
     assert f"]({shown})" in page
     before = results.files("artifacts/report")
     (results.root / paths.METERS / "pretrain-gpt.json").write_text(
-        json.dumps({"stage": "pretrain-gpt", "training": "abc", "device": "a fast one", "threads": 1})
+        json.dumps(
+            {"stage": "pretrain-gpt", "training": "abc", "device": "a fast one", "threads": 1}
+            | {"finished": True, "seconds": 90.0}
+        )
     )
     results.run("tasks.stages.report")
     assert results.files("artifacts/report") == before
-    assert "a fast one" in (results.root / paths.METERS / "index.html").read_text()
+    costs = (results.root / paths.METERS / "index.html").read_text()
+    assert "a fast one" in costs
+    assert '<svg role="img" aria-label="Pretraining losses over minutes"' in costs
 
 
 def test_report_of_one_architecture_has_no_warning(project):

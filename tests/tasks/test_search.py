@@ -29,7 +29,7 @@ def test_passages_of_the_corpus_are_searched_compared_and_on_the_page(small):
     head = checkpoint.load(small.root / "artifacts/finetuned/gpt-passages-5").config.head
     assert (head["task"]["name"], head["pooling"]) == ("passages", "mean")
     small.run("tasks.stages.report")
-    page = (small.root / "artifacts/report/report.md").read_text().replace("\\", "")
+    page = (small.root / "artifacts/report/results.md").read_text().replace("\\", "")
     for figure in ("passages: ndcg_at_10", "mrr at 10", "recall at 10", "score untrained"):
         assert figure in page
     assert small.metrics("baseline-passages")["examples"] == metrics["examples"]

@@ -151,7 +151,7 @@ def test_the_curve_and_the_metrics_of_pretrain_agree(built):
 
 
 def test_report_is_one_file_without_external_links(built):
-    text = (built.root / "artifacts/report/report.md").read_text()
+    text = (built.root / "artifacts/report/results.md").read_text()
     assert f"{built.metrics('evaluate-gpt')['bits_per_byte']:.4f}" in text
     assert f"{built.metrics('finetune-gpt-sotu-era-2')['accuracy']:.3f}" in text
     page = (built.root / "artifacts/report/report.html").read_text()

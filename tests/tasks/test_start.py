@@ -181,7 +181,7 @@ def test_report_shows_the_benefit_of_a_start(small):
     assert "tokens.weight" in same
     assert "transform.weight" not in same
     assert not {"blocks.0.attention.qkv.weight", "blocks.1.down.weight"} & same
-    text = (small.root / "artifacts/report/report.md").read_text()
+    text = (small.root / "artifacts/report/results.md").read_text()
     worth = text.split("## Was it worth it? theirs\n")[1].split("\n## ")[0]
     assert "- Carried on, versus as published (theirs-published): " in worth
     assert "- Carried on, versus from scratch (theirs-scratch): " in worth

@@ -56,7 +56,7 @@ def test_every_tokenizer_kind_runs_through_the_pipeline(small, kind):
     ids = [i for text in held_out for i in tokenizer.encode(text)]
     assert metrics.get("unknown_rate", 0.0) == ids.count(UNK) / len(ids)
     assert ("unknown_rate" in metrics) == (kind == "wordpiece")
-    report = (small.root / "artifacts/report/report.md").read_text()
+    report = (small.root / "artifacts/report/results.md").read_text()
     assert ("**Lossy**" in report) == (kind == "wordpiece")
     sample = json.loads((small.root / "artifacts/samples/gpt.json").read_text())[0]
     options = ("--checkpoint=artifacts/models/gpt", '--sampling={"max_new_tokens": 7, "seed": 5}')

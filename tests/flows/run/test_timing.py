@@ -45,12 +45,11 @@ def test_critical_path_of_a_stage_is_the_longest(tmp_path):
     }
 
 
-def test_the_summary_adds_up():
-    summary = dict(timing.summary(RESULT, 80.0, 2))
-    assert summary["total"] == "1 min 20 s on 2 cores"
-    assert summary["stages"] == "15.0 s for 2, with 43% of the cores busy"
-    assert summary["longest"] == "late 10.0 s, a<b 3.0 s"
-    assert (summary["registration"], summary["the rest"]) == ("2.0 s", "1 min 03 s to start and end Prefect and MLflow")
+def test_the_summary_says_how_long_the_run_took_and_what_took_longest():
+    assert timing.summary(RESULT, 80.0, 2) == [
+        ("total", "1 min 20 s on 2 cores, 43% busy while stages ran"),
+        ("longest", "late 10.0 s, a<b 3.0 s"),
+    ]
     assert timing.summary(Result(RESULT.stages[2:]), 1.0, 2) == []
 
 
