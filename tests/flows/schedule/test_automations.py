@@ -31,7 +31,8 @@ split = {"documents": 1200, "bytes": 3400}
 card = {"splits": {"train": split}, "removed": [{"rule": "near_duplicate", "level": "document", "texts": 7}]}
 card |= {"contamination": {"found": {}}, "languages": {"en": 1200}, "sources": {"sotu": {}}}
 (made / "card/card.json").write_text(json.dumps(card))
-(made / "report/report.md").write_text("# Results\\n\\n- **gpt is best**, 1.23\\n\\n![a](a.svg)\\n\\nMore.\\n")
+verdict = {"headline": "gpt is best", "figures": "1.23"}
+(made / "report/verdict.json").write_text(json.dumps([verdict]))
 """
 GRAPH = """
 stages:
