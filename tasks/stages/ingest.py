@@ -28,9 +28,9 @@ def ingest(name: str) -> None:
     documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.jsonl"
     origin = paths.ORIGINS / f"{name}.json"
     with stage(f"ingest-{name}", [section], [Path(source.input)]) as run, pool(run, given) as workers:
-        read = workers.map("read", read_part, [(name, part) for part in source.parts()])
+        read = workers.map("read", read_part, [(name, part) for part in source.parts()], keep=True)
         parts = parts_of((result / DOCUMENTS for result in read), unique=False)
-        joined = workers.map("join", join_part, [(name, part) for part in parts])
+        joined = workers.map("join", join_part, [(name, part) for part in parts], keep=True)
         counts = sum((Counter[str](json.loads((result / COUNTS).read_bytes())) for result in joined), Counter[str]())
         count, size = counts["documents"], counts["bytes"]
 
