@@ -46,7 +46,12 @@ class Pool:
     """Runs jobs with processes in a folder; the stage's own process takes part."""
 
     def __init__(
-        self, folder: Path, cores: int, ask: Callable[[], object] = lambda: None, kept: Path | None = None, code: str = ""
+        self,
+        folder: Path,
+        cores: int,
+        ask: Callable[[], object] = lambda: None,
+        kept: Path | None = None,
+        code: str = "",
     ) -> None:
         """``folder`` may contain what a killed run has left; ``cores`` is the number of processes on this machine.
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from plm_core.config import UserError, from_dict, section
 from plm_core.configs.architectures import MODELS, differing_sizes, shape
@@ -29,6 +29,17 @@ class StartConfig:
 
 
 @section
+class CarryOnConfig:
+    """Section ``pretrain.<name>.carry_on``."""
+
+    steps: PositiveInt
+    """The number of weight updates of a night that carries on; the rate rises and falls in them as it does in
+    ``training.steps`` (Ibrahim et al. 2024, section 4)."""
+    replay: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    """The share of old text in what such a night reads."""
+
+
+@section
 class PretrainConfig:
     """Section ``pretrain.<name>`` of the parameters."""
 
@@ -47,6 +58,8 @@ class PretrainConfig:
     lora: LoRAConfig | None = None
     """Only with a ``start``: train only what follows the blocks, and small additions to the blocks' matrices, which are
     merged into them at the end; null to train all weights."""
+    carry_on: CarryOnConfig | None = None
+    """When new text has come, training begins with the model of the run before; null to begin anew each time."""
     row_length: PositiveInt | None = None
     """The number of tokens in a row of a batch, at most ``model.context``, which is the default. Short rows cost less
     (Devlin et al. 2019, appendix A.2)."""
