@@ -1,7 +1,7 @@
-"""The text of a night that carries on from the model before: the documents that are new to it, and some that are not.
+"""What a run reads that carries on from a model: the documents that are new to it, and some that are not.
 
-A model that reads only new text forgets the old; a share of old text in each batch prevents most of that (Ibrahim et al.
-2024, "Simple and Scalable Strategies to Continually Pre-train Large Language Models", section 5).
+A model that reads only new text forgets the old; a share of old text prevents most of that (Ibrahim et al. 2024,
+"Simple and Scalable Strategies to Continually Pre-train Large Language Models", section 5).
 """
 
 from hashlib import blake2b

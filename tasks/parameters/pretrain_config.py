@@ -12,6 +12,9 @@ from plm_core.configs.architectures import MODELS, differing_sizes, shape
 from plm_core.configs.checkpoint_description import CONFIG_FILE, read_description
 from plm_core.objectives import build_objective
 from plm_core.shared.files import CHECKSUMS, sha256_file
+from plm_core.text.replay import new_and_replayed
+from plm_core.text.samplers import stream_seed
+from plm_core.text.token_store import TokenStore
 from plm_core.text.tokenizer_kinds import open_tokenizer
 from plm_core.training.size_presets import fill_in_size
 from plm_core.training.training_config import LoopConfig, LoRAConfig
@@ -80,6 +83,15 @@ class PretrainConfig:
         if (length := self.row_length or sizes.context) > sizes.context:
             raise ValueError(f"row_length: {length} is more than model.context ({sizes.context})")
         return replace(sizes, context=length)
+
+    def new_text(self, store: TokenStore, sizes: Any, ancestor: Path, digest: str) -> tuple[TokenStore, int]:
+        """What a run reads that carries on from ``ancestor``, a checkpoint with this digest, and the number of its
+        documents that are new to it; the whole store if none is."""
+        assert self.carry_on is not None
+        least = 2 * self.training.batch * self.rows(sizes).context
+        seed = stream_seed(self.training.seed, "replay", digest)
+        some, new = new_and_replayed(store, ancestor, self.carry_on.replay, least, seed)
+        return (some, new) if new else (store, 0)
 
 
 def pretrain_section(name: str) -> tuple[PretrainConfig, dict[str, Any]]:

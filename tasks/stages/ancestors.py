@@ -34,9 +34,7 @@ def ancestors() -> None:
                 if carries_on and latest.is_dir():
                     verify_checksums(latest)
                     shutil.copytree(latest, new / paths.ANCESTOR)
-            print(
-                f"{name}: {'carries on from ' + str(latest) if (folder / paths.ANCESTOR).is_dir() else 'begins anew'}"
-            )
+                    print(f"{name}: carries on from {latest}")
         run.outputs.append(paths.ANCESTORS)
 
 

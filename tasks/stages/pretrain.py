@@ -21,7 +21,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.objective import Batch, Loss
 from plm_core.shared import paths
 from plm_core.text.cooccurrence import begin_with_frequencies, begin_with_neighbours
-from plm_core.text.replay import READ, document_keys, new_and_replayed
+from plm_core.text.replay import READ, document_keys
 from plm_core.text.samplers import stream_seed
 from plm_core.text.token_store import TokenStore
 from plm_core.text.tokenizer_kinds import open_tokenizer
@@ -204,11 +204,9 @@ def carry_on(config: PretrainConfig, model: Any, tokenizer: Tokenizer, text: Tok
         return Night(text, loop, read=read, note=f"begins anew: {folder} is a model of another size")
     ancestor = checkpoint.load(folder)
     model.load_state_dict(ancestor.model.state_dict())
-    least = 2 * loop.batch * config.rows(model.config).context
-    seed = stream_seed(loop.seed, "replay", ancestor.digest)
-    some, new = new_and_replayed(text, folder, config.carry_on.replay, least, seed)
+    some, new = config.new_text(text, model.config, folder, ancestor.digest)
     return Night(
-        some if new else text,
+        some,
         replace(loop, steps=config.carry_on.steps if new else 0),
         ancestor.digest,
         ancestor.config.step,
