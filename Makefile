@@ -88,10 +88,10 @@ bench-generate: setup
 bench-gpu:
 	python tests/bench/bench_gpu.py $(if $(DRY),--dry) $(PARTS)
 
-# MEGABYTES="100 200" sets the sizes of the text, here smaller ones.
 bench-continual: setup
 	python tests/bench/bench_continual.py
 
+# MEGABYTES="100 200" sets the sizes of the text, here smaller ones.
 bench-scale: cluster
 	python tests/bench/bench_scale.py $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
