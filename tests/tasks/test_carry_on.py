@@ -62,7 +62,7 @@ def test_nights_carry_on_where_there_is_new_text(small, texts):
     assert set(document_keys(store).tolist()) <= set(read.tolist())
     shown, _ = small.run("tasks.commands.seen", "gpt", "--step", "8")
     assert "step 8 of 8" in shown
-    assert "seen.step: 9; expected 1 to 8" in small.run("tasks.commands.seen", "gpt", "--step", "9", status=2)[1]
+    assert "seen.step: 9; expected 1 to 8" in small.run("tasks.commands.seen", "gpt", "--step", "9", code=2)[1]
 
     # The same text again: the ancestor stays, and so training again gives the same bytes.
     before = small.files("artifacts/models/gpt")
