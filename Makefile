@@ -14,7 +14,7 @@ export PIP_USER := 0
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup cluster team demo docs screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-scale bench-snapshot bench-start bench-train reference roofline check fast-tests lock clean
+.PHONY: setup cluster team demo docs screenshots test test-slow prove bench-continual bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-scale bench-snapshot bench-start bench-train reference roofline check fast-tests lock clean
 
 setup: $(VENV)/.installed
 
@@ -87,6 +87,9 @@ bench-generate: setup
 # DRY=1 runs it with tiny sizes on any machine. The default, all parts, is PARTS="correctness speed learning".
 bench-gpu:
 	python tests/bench/bench_gpu.py $(if $(DRY),--dry) $(PARTS)
+
+bench-continual: setup
+	python tests/bench/bench_continual.py
 
 # MEGABYTES="100 200" sets the sizes of the text, here smaller ones.
 bench-scale: cluster

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -25,6 +26,7 @@ from plm_core.configs.checkpoint_description import CheckpointConfig as Checkpoi
 from plm_core.configs.checkpoint_description import Lineage as Lineage
 from plm_core.configs.checkpoint_description import read_description
 from plm_core.shared.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
+from plm_core.text.replay import READ
 from plm_core.text.tokenizer_kinds import open_tokenizer
 from plm_core.text.tokenizers import Tokenizer
 
@@ -59,13 +61,19 @@ def save(
     tokenizer: Tokenizer,
     config: CheckpointConfig,
     extra: dict[str, torch.Tensor] | None = None,
+    read: np.ndarray | None = None,
 ) -> str:
-    """Write a model's ``state_dict`` as a checkpoint folder, atomically, and return its digest."""
+    """Write a model's ``state_dict`` as a checkpoint folder, atomically, and return its digest.
+
+    ``read`` are the ``document_keys`` of what it has read, if it will be carried on from.
+    """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     with atomic_folder(folder) as temporary:
         save_file(tensors | (extra or {}), temporary / WEIGHTS_FILE)
         (temporary / CONFIG_FILE).write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
         (temporary / tokenizer.file).write_bytes(tokenizer.data)
+        if read is not None:
+            np.save(temporary / READ, np.sort(read))
     return sha256_file(folder / CHECKSUMS)
 
 

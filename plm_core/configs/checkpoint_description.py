@@ -22,6 +22,8 @@ class Lineage:
     """``plm_core.config.digest`` of the section of ``params.yaml``."""
     passed: list[list[int]] = field(default_factory=list)
     """Pairs of a step (from 0) and the total number of batches that rollbacks had skipped from that step on."""
+    ancestor: str | None = None
+    """The digest of the checkpoint that it carried on from; null if it began anew."""
 
     def batch(self, step: int) -> int:
         """The data index (from 0) of the batch that a step (from 0) read."""

@@ -106,6 +106,11 @@ class NgramIndex:
 
     overlap: float
     """The share of the n-grams of a part of an example that a document must contain."""
+    shortest: int
+    """The number of words of the shortest n-gram."""
+    heads: np.ndarray
+    """Bool, a power of two of them: whether an n-gram begins with ``shortest`` words whose hash has these last bits.
+    Almost no n-gram of a text occurs in an example, and this rules most of them out, whatever their n."""
     tables: dict[int, "Table"]
     """The n-grams for each n that occurs."""
     sizes: np.ndarray
@@ -126,14 +131,15 @@ class NgramIndex:
         ends = edges[last]
         joined = Words(flat.hashes, ends)
         overlaps: list[dict[int, tuple[float, set[int]]]] = [{} for _ in documents]
+        maybe = np.flatnonzero(self.heads[_last_bits(joined.sums(self.shortest), len(self.heads))])
         for n, table in self.tables.items():
-            shingles = joined.shingles(n)
-            shared, entry = table.matches(shingles.hashes)
+            hashes, places = joined.shingles_at(maybe, n)
+            shared, entry = table.matches(hashes)
             if not len(shared):
                 continue
             # Sorted so that the matches of one part in one document are adjacent, and among them those of one n-gram,
             # whose repetitions do not count.
-            place, part = shingles.places[shared], table.parts[entry]
+            place, part = places[shared], table.parts[entry]
             document = np.searchsorted(ends, place, side="right")
             order = np.lexsort((entry, part, document))
             document, part, entry, place = document[order], part[order], entry[order], place[order]
@@ -174,18 +180,17 @@ class Table:
         self.parts = parts[order]
         """``[G]``, in the order of entries."""
         self._grams = grams[order]
-        # Almost no n-gram of a text occurs in an example: the lowest bits rule most of them out without a search.
-        self._mask = np.uint64((1 << (4 * len(grams)).bit_length()) - 1)
-        self._seen = np.zeros(int(self._mask) + 1, dtype=bool)
-        self._seen[grams & self._mask] = True
 
     def matches(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which of the hashes are n-grams here, and their entries; several if examples share one."""
-        maybe = np.flatnonzero(self._seen[hashes & self._mask])
-        first = np.searchsorted(self._grams, hashes[maybe], side="left")
-        count = np.searchsorted(self._grams, hashes[maybe], side="right") - first
+        first = np.searchsorted(self._grams, hashes, side="left")
+        count = np.searchsorted(self._grams, hashes, side="right") - first
         nth = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        return np.repeat(maybe, count), nth + np.repeat(first, count)
+        return np.repeat(np.arange(len(hashes)), count), nth + np.repeat(first, count)
+
+
+def _last_bits(hashes: np.ndarray, size: int) -> np.ndarray:
+    return hashes & np.uint64(size - 1)
 
 
 def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
@@ -227,6 +232,7 @@ class EvaluationExamples:
         self._names: list[str] = []
         self._known: set[bytes] = set()
         self._found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        self._heads = [np.zeros(0, dtype=np.uint64)]
         self._sizes: list[int] = []
         self._example: list[int] = []
 
@@ -253,7 +259,9 @@ class EvaluationExamples:
             return
         # Of parts with the same words, only the first counts.
         n = self._config.ngram
-        shingles = Words(np.concatenate(parts), np.cumsum([len(part) for part in parts])).shingles(n)
+        hashed = Words(np.concatenate(parts), np.cumsum([len(part) for part in parts]))
+        shingles = hashed.shingles(n)
+        self._heads.append(hashed.sums(self._config.shortest)[shingles.places])
         hashes = np.split(shingles.hashes, shingles.ends[:-1])
         for part, number, of_part in zip(parts, example_of, hashes, strict=True):
             grams = np.unique(of_part)
@@ -267,8 +275,13 @@ class EvaluationExamples:
     def index(self) -> NgramIndex:
         columns = {n: [np.concatenate(column) for column in zip(*self._found[n], strict=True)] for n in self._found}
         names = [name.encode() for name in self._names]
+        firsts = np.concatenate(self._heads)
+        heads = np.zeros(1 << (16 * len(firsts)).bit_length(), dtype=bool)
+        heads[_last_bits(firsts, len(heads))] = True
         return NgramIndex(
             self._config.overlap,
+            self._config.shortest,
+            heads,
             {n: Table(*columns[n]) for n in sorted(columns)},
             np.array(self._sizes, dtype=np.int32),
             np.array(self._example, dtype=np.int64),

@@ -71,7 +71,7 @@ def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool) ->
     deduplicated = [PartOf(part, config) for part in parts]
     for level, wanted in (("documents", config.documents != "off"), ("paragraphs", config.paragraphs == "keep_one")):
         if wanted:
-            pool.map(level, index_part, [(indexed, level) for indexed in deduplicated])
+            pool.map(level, index_part, [(indexed, level) for indexed in deduplicated], keep=True)
             files = _write_repeats(level, config, pool)
             deduplicated = [
                 replace(indexed, documents=file) if level == "documents" else replace(indexed, paragraphs=file)

@@ -5,6 +5,9 @@ appears when it is whole, so a stage that is run again does only what is missing
 on, and the system frees the lock when the process or its machine ends. Nothing depends on the locks except time: an
 item that is done twice gives identical bytes.
 
+Results that are worth it are kept for the next run, under the digest of all that they depend on, so that a corpus to
+which text was added is read again only where it has changed.
+
 ``python -m plm_core.corpus.part_pool FOLDER CORES`` starts processes that join the work of a folder, which need not
 exist yet, and end with the process that started them.
 """
@@ -21,12 +24,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from plm_core.config import UserError
-from plm_core.shared.files import atomic_file, flush_folder
+from plm_core.config import UserError, digest
+from plm_core.shared.files import atomic_file, flush_folder, sha256_path
 
 Function = Callable[[Any, Path], object]
 """Does one item, and writes its result into the given folder. A module-level function, because it is sent by name."""
@@ -41,23 +45,37 @@ POLL_S = 0.05
 class Pool:
     """Runs jobs with processes in a folder; the stage's own process takes part."""
 
-    def __init__(self, folder: Path, cores: int, ask: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cores: int,
+        ask: Callable[[], object] = lambda: None,
+        kept: Path | None = None,
+        code: str = "",
+    ) -> None:
         """``folder`` may contain what a killed run has left; ``cores`` is the number of processes on this machine.
 
-        ``ask`` is called when there is more work than these can share.
+        ``ask`` is called when there is more work than these can share. ``kept`` is the folder of results of earlier
+        runs, which ``code``, the digest of the functions' code, must not change unnoticed.
         """
         self.folder = folder
         self._cores = cores
         self._ask = ask
+        self._kept = kept
+        self._code = code
+        self.used = set[Path]()
+        """The kept results that this run needed."""
         self._others: list[subprocess.Popen[bytes]] = []
 
-    def map(self, name: str, function: Function, items: Sequence[Any]) -> list[Path]:
+    def map(self, name: str, function: Function, items: Sequence[Any], keep: bool = False) -> list[Path]:
         """Do every item that is not done, and return the folders of the results in the order of the items.
 
         Args:
             name: of the job; it must have the same items whenever the stage is run.
             function: the work. Its result depends on the item alone.
             items: picklable; each of few bytes, apart from what they share.
+            keep: keep the results for later runs in which the item is the same, and so is the content of its paths. The
+                work must read no other files.
 
         Raises:
             UserError, OSError: ``function`` raised it for an item, here or elsewhere.
@@ -65,17 +83,22 @@ class Pool:
         job = self.folder / name
         for failed in job.glob("*.error"):
             failed.unlink()
-        with atomic_file(job / JOB) as file:
-            file.write_bytes(pickle.dumps((function, items)))
-        if len(items) > self._cores:
-            self._ask()
-        while len(self._others) + 1 < min(self._cores, len(items)):
-            self._others.append(_start(self.folder))
         results = [_result(job, number) for number in range(len(items))]
+        places = [self._place(function, item) for item in items] if keep else [None] * len(items)
+        self.used.update(place for place in places if place)
+        with atomic_file(job / JOB) as file:
+            file.write_bytes(pickle.dumps((function, items, places)))
+        for result, place in zip(results, places, strict=True):
+            if place and place.exists():
+                _link(result, place)
+        if (new := sum(not result.exists() for result in results)) > self._cores:
+            self._ask()
+        while len(self._others) + 1 < min(self._cores, new):
+            self._others.append(_start(self.folder))
         left = len(items)
         since = time.monotonic()
         while missing := sum(not result.exists() for result in results):
-            done = sum(1 for _ in _work(job, function, items, locked=time.monotonic() - since > PATIENCE_S))
+            done = sum(1 for _ in _work(job, function, items, places, locked=time.monotonic() - since > PATIENCE_S))
             if done or missing < left:
                 left = missing
                 since = time.monotonic()
@@ -83,12 +106,29 @@ class Pool:
                 time.sleep(POLL_S)
         return results
 
+    def _place(self, function: Function, item: Any) -> Path | None:
+        """Where the result of an item is kept; None if it is not."""
+        if self._kept is None:
+            return None
+        return self._kept / digest(self._code, function.__module__, function.__qualname__, _content(item))[:32]
+
     def end(self) -> None:
         for process in self._others:
             process.terminate()  # half-done results have no final name yet
         for process in self._others:
             process.wait()
         self._others = []
+
+
+def _content(value: Any) -> Any:
+    """An item as JSON can write it, with the digest of a file or folder in place of its path."""
+    if isinstance(value, Path):
+        return sha256_path(value)
+    if is_dataclass(value):
+        return [type(value).__qualname__, *(_content(getattr(value, field.name)) for field in fields(value))]
+    if isinstance(value, Mapping):
+        return [[_content(key), _content(content)] for key, content in value.items()]
+    return list(map(_content, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def results_of(job: Path) -> list[Path]:
@@ -100,13 +140,15 @@ def _result(job: Path, number: int) -> Path:
     return job / f"{number:06d}"
 
 
-def _work(job: Path, function: Function, items: Sequence[Any], locked: bool = False) -> Iterator[None]:
+def _work(
+    job: Path, function: Function, items: Sequence[Any], places: Sequence[Path | None], locked: bool = False
+) -> Iterator[None]:
     """Do the items that are not done and that no other process has locked, or those too; yield after each.
 
     Raises:
         UserError, OSError: an item cannot be done, whichever process tried.
     """
-    for number, item in enumerate(items):
+    for number, (item, place) in enumerate(zip(items, places, strict=True)):
         if _result(job, number).exists():
             continue
         if failed := next(job.glob("*.error"), None):
@@ -120,14 +162,13 @@ def _work(job: Path, function: Function, items: Sequence[Any], locked: bool = Fa
                 if not locked:
                     continue
             if not _result(job, number).exists():
-                _do(job, number, function, item)
+                _do(_result(job, number), function, item, place)
                 yield
 
 
-def _do(job: Path, number: int, function: Function, item: Any) -> None:
-    result = _result(job, number)
-    temporary = result.with_name(f".{result.name}.{secrets.token_hex(8)}")
-    temporary.mkdir()
+def _do(result: Path, function: Function, item: Any, place: Path | None) -> None:
+    temporary = (place or result).with_name(f".{result.name}.{secrets.token_hex(8)}")
+    temporary.mkdir(parents=True)
     try:
         function(item, temporary)
     except (UserError, OSError) as error:
@@ -137,9 +178,17 @@ def _do(job: Path, number: int, function: Function, item: Any) -> None:
     else:
         flush_folder(temporary)  # otherwise a crash of the machine could leave a result without its bytes
         with contextlib.suppress(OSError):  # another process has done it too
-            temporary.rename(result)
+            temporary.rename(place or result)
+        if place:
+            _link(result, place)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _link(result: Path, place: Path) -> None:
+    """Let a result be the one that is kept in ``place``."""
+    with contextlib.suppress(FileExistsError):
+        result.symlink_to(place.resolve())
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:

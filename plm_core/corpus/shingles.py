@@ -58,15 +58,29 @@ class Words:
         short = np.flatnonzero((counts > 0) & (counts < n))
         whole[self.ends[short] - counts[short]] = True
         places = np.flatnonzero(whole)
-        padded = np.concatenate((self.hashes, np.zeros(n, dtype=np.uint64)))
-        sums = np.zeros(len(self.hashes), dtype=np.uint64)
-        for k in range(n):
-            sums += padded[k : k + len(sums)] * _multiplier(k)
+        sums = self.sums(n)
         for text in short:
             start = int(self.ends[text] - counts[text])
             end = int(self.ends[text])
             sums[start] = sum((int(h) * int(_multiplier(k)) for k, h in enumerate(self.hashes[start:end])), 0) % 2**64
         return Shingles(scrambled(sums[places]), places, np.searchsorted(places, self.ends))
+
+    def sums(self, n: int) -> np.ndarray:
+        """The hash of the ``n`` words from each on before its bits are mixed, ``[W]``, of whichever text they are."""
+        padded = np.concatenate((self.hashes, np.zeros(n, dtype=np.uint64)))
+        sums = np.zeros(len(self.hashes), dtype=np.uint64)
+        for k in range(n):
+            sums += padded[k : k + len(sums)] * _multiplier(k)
+        return sums
+
+    def shingles_at(self, places: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The shingles of ``n`` words that begin at these words, in order: those that fit into their texts, and where
+        they begin."""
+        places = places[places + n <= self.ends[np.searchsorted(self.ends, places, side="right")]]
+        sums = np.zeros(len(places), dtype=np.uint64)
+        for k in range(n):
+            sums += self.hashes[places + k] * _multiplier(k)
+        return scrambled(sums), places
 
 
 def words(texts: Sequence[str]) -> Words:

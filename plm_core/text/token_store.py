@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import accumulate, islice
 from pathlib import Path
 
@@ -175,3 +175,30 @@ class TokenStore:
                 f"{self.folder}: made by the tokenizer {self.index.tokenizer_sha256[:12]}; expected "
                 f"{tokenizer.sha256[:12]} ({tokenizer.path}): run `dvc repro pack`"
             )
+
+
+class SomeDocuments(TokenStore):
+    """Some of a store's documents, in their order, as a stream of their own."""
+
+    def __init__(self, store: TokenStore, numbers: np.ndarray) -> None:
+        """``numbers`` are the documents' places in ``store``, sorted."""
+        self.folder, self.digest = store.folder, store.digest
+        self.offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.diff(store.offsets)[numbers].cumsum()))
+        self.bytes = store.bytes[numbers]
+        self.index = replace(store.index, documents=len(numbers), tokens=int(self.offsets[-1]))
+        self._store, self._numbers = store, numbers
+
+    def tokens(self, start: int, stop: int) -> np.ndarray:
+        parts = [np.empty(0, dtype=np.int64)]
+        for place in self.within(start, stop) if start < stop else ():
+            moved = int(self._store.offsets[self._numbers[place]] - self.offsets[place])
+            first, last = max(start, int(self.offsets[place])), min(stop, int(self.offsets[place + 1]))
+            parts.append(self._store.tokens(first + moved, last + moved))
+        return np.concatenate(parts)
+
+    def spans(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        ends = (starts + lengths).tolist()
+        return np.concatenate([self.tokens(start, stop) for start, stop in zip(starts.tolist(), ends, strict=True)])
+
+    def ids(self, documents: Sequence[int]) -> list[str]:
+        return self._store.ids(self._numbers[list(documents)].tolist())

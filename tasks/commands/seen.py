@@ -20,6 +20,7 @@ from plm_core.configs.architectures import shape
 from plm_core.objectives import OBJECTIVES, build_objective
 from plm_core.objectives.objective import IGNORED, Batch, Objective
 from plm_core.shared import paths
+from plm_core.shared.files import CHECKSUMS, sha256_file, verify_checksums
 from plm_core.text.samplers import TokenRange
 from plm_core.text.token_store import TokenStore
 from plm_core.text.tokenizer_kinds import open_tokenizer
@@ -66,27 +67,37 @@ def seen(
     ):
         if was != now:
             raise UserError(f"{folder}: was trained with another {what} ({was[:12]}, now {now[:12]}); {remedy}")
-    if not 1 <= step <= loop.steps:
-        raise UserError(f"seen.step: {step}; expected 1 to {loop.steps} ({section}.training.steps)")
+    sizes = shape(described.architecture, described.model, section)
+    steps = loop.steps
+    text = store
+    if (digest_before := described.lineage.ancestor) and config.carry_on:
+        ancestor = paths.ANCESTORS / name / paths.ANCESTOR
+        verify_checksums(ancestor)
+        if (now := sha256_file(ancestor / CHECKSUMS)) != digest_before:
+            raise UserError(f"{folder}: carried on from another {ancestor} ({digest_before[:12]}, now {now[:12]})")
+        text, new = config.new_text(store, sizes, ancestor, digest_before)
+        steps = config.carry_on.steps if new else 0
+    if not 1 <= step <= steps:
+        raise UserError(f"seen.step: {step}; expected 1 to {steps}, the steps of the run")
     if rows < 1:
         raise UserError(f"seen.rows: {rows}; expected at least 1")
 
     # The batch, a function of the parameters, the token store and the step.
     objective = build_objective(config.objective, f"{section}.objective")
-    batches = objective.batches(store, config.rows(shape(described.architecture, described.model, section)), loop.batch)
+    batches = objective.batches(text, config.rows(sizes), loop.batch)
     number = described.lineage.batch(step - 1)
     batch, spans = batches.at(loop.order_seed, number), batches.spans(loop.order_seed, number)
     shown = [
-        _row(tokenizer, objective, batch, row) | {"documents": list(_documents(store, spans[row]))}
+        _row(tokenizer, objective, batch, row) | {"documents": list(_documents(text, spans[row]))}
         for row in range(min(rows, loop.batch))
     ]
-    about = {"model": name, "objective": described.objective, "step": step, "steps": loop.steps, "rows": loop.batch}
+    about = {"model": name, "objective": described.objective, "step": step, "steps": steps, "rows": loop.batch}
     about["positions"] = batch.inputs.shape[1]
     if as_json:
         print(json.dumps(about | {"shown": shown}, ensure_ascii=False, indent=2))
         return
     which = f"the first {len(shown)} of {loop.batch} rows of {about['positions']} positions"
-    print(f"{name} ({described.objective}), step {step} of {loop.steps}: {which}")
+    print(f"{name} ({described.objective}), step {step} of {steps}: {which}")
     print(OBJECTIVES[described.objective].legend)
     for entry in shown:
         print(f"\nrow {entry['row']}")

@@ -3,15 +3,18 @@
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from plm_core.config import UserError, from_dict, section
 from plm_core.configs.architectures import MODELS, differing_sizes, shape
 from plm_core.configs.checkpoint_description import CONFIG_FILE, read_description
 from plm_core.objectives import build_objective
 from plm_core.shared.files import CHECKSUMS, sha256_file
+from plm_core.text.replay import new_and_replayed
+from plm_core.text.samplers import stream_seed
+from plm_core.text.token_store import TokenStore
 from plm_core.text.tokenizer_kinds import open_tokenizer
 from plm_core.training.size_presets import fill_in_size
 from plm_core.training.training_config import LoopConfig, LoRAConfig
@@ -26,6 +29,17 @@ class StartConfig:
     """A checkpoint's folder, such as ``plm import`` writes; ``architecture`` and ``model`` must match it."""
     sha256: str
     """Its digest, as ``plm import`` prints it."""
+
+
+@section
+class CarryOnConfig:
+    """Section ``pretrain.<name>.carry_on``."""
+
+    steps: PositiveInt
+    """The number of weight updates of a night that carries on; the rate rises and falls in them as it does in
+    ``training.steps`` (Ibrahim et al. 2024, section 4)."""
+    replay: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    """The share of old text in what such a night reads."""
 
 
 @section
@@ -47,6 +61,8 @@ class PretrainConfig:
     lora: LoRAConfig | None = None
     """Only with a ``start``: train only what follows the blocks, and small additions to the blocks' matrices, which are
     merged into them at the end; null to train all weights."""
+    carry_on: CarryOnConfig | None = None
+    """When new text has come, training begins with the model of the run before; null to begin anew each time."""
     row_length: PositiveInt | None = None
     """The number of tokens in a row of a batch, at most ``model.context``, which is the default. Short rows cost less
     (Devlin et al. 2019, appendix A.2)."""
@@ -67,6 +83,15 @@ class PretrainConfig:
         if (length := self.row_length or sizes.context) > sizes.context:
             raise ValueError(f"row_length: {length} is more than model.context ({sizes.context})")
         return replace(sizes, context=length)
+
+    def new_text(self, store: TokenStore, sizes: Any, ancestor: Path, digest: str) -> tuple[TokenStore, int]:
+        """What a run reads that carries on from ``ancestor``, a checkpoint with this digest, and the number of its
+        documents that are new to it; the whole store if none is."""
+        assert self.carry_on is not None
+        least = 2 * self.training.batch * self.rows(sizes).context
+        seed = stream_seed(self.training.seed, "replay", digest)
+        some, new = new_and_replayed(store, ancestor, self.carry_on.replay, least, seed)
+        return (some, new) if new else (store, 0)
 
 
 def pretrain_section(name: str) -> tuple[PretrainConfig, dict[str, Any]]:

@@ -25,7 +25,7 @@ def clean() -> None:
         for other in sorted(set(paths.RAW.glob("*.parquet")) - set(raw)):
             print(f"{other}: belongs to no source in the parameters (sources); not read")
         with pool(run, config) as workers:
-            results = workers.map("clean", clean_part, [(part, config) for part in parts_of(raw)])
+            results = workers.map("clean", clean_part, [(part, config) for part in parts_of(raw)], keep=True)
             # Written before the text is refused, so that people can look at what was removed.
             gather_parts([result / REMOVED for result in results], REMOVALS)
             counts = counts_of(results)

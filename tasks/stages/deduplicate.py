@@ -44,7 +44,7 @@ def deduplicate_and_split() -> None:
         atomic_folder(paths.CORPUS, checksums=False) as folder,
     ):
         unique = deduplicate(parts_of([paths.CLEAN]), rules, workers)
-        split_results = workers.map("split", split_part, [(part, split) for part in unique])
+        split_results = workers.map("split", split_part, [(part, split) for part in unique], keep=True)
         counts = counts_of(split_results)
         removed = [result / REMOVED for result in split_results]
         hits = []
@@ -62,7 +62,9 @@ def deduplicate_and_split() -> None:
                     counts.update(examples=len(examples), examples_too_short=examples.too_short)
                 index = workers.folder / f"examples-{side}-{number}.joblib"
                 examples.write_index(index)
-                results = workers.map(f"{side}-{number}", decontaminate_part, [(part, index) for part in parts])
+                results = workers.map(
+                    f"{side}-{number}", decontaminate_part, [(part, index) for part in parts], keep=True
+                )
                 parts = [
                     replace(part, removed=(*part.removed, result / REMOVED))
                     for part, result in zip(parts, results, strict=True)
@@ -79,7 +81,9 @@ def deduplicate_and_split() -> None:
                 suffix = f"/{side}_bytes"
                 often = repeats({k.removesuffix(suffix): n for k, n in left.items() if k.endswith(suffix)}, mixture)
                 numbers = range(1, math.ceil(mixture.max_repeats) + 1)
-            written = workers.map(f"{side}-text", write_side, [(part, often, n) for n in numbers for part in parts])
+            written = workers.map(
+                f"{side}-text", write_side, [(part, often, n) for n in numbers for part in parts], keep=True
+            )
             removed += [result / REMOVED for result in written]
             counts.update(counts_of(written))
             if not counts[f"{side}_documents"]:

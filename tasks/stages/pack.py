@@ -19,7 +19,9 @@ def pack(name: str) -> None:
         tokenizer = open_tokenizer(folder)
         for split in ("train", "valid"):
             items = [(*piece, folder) for piece in pieces_of(paths.CORPUS / f"{split}.parquet")]
-            index = join_parts(paths.TOKENS / name / split, workers.map(split, encode_part, items), tokenizer)
+            index = join_parts(
+                paths.TOKENS / name / split, workers.map(split, encode_part, items, keep=True), tokenizer
+            )
             run.metrics[f"{split}_tokens"] = index.tokens
             print(f"{split}: {index.documents} documents, {index.tokens:,} tokens as {index.dtype}")
         run.outputs.append(paths.TOKENS / name)

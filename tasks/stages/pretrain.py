@@ -4,20 +4,24 @@
 """
 
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from plm_core import checkpoint
 from plm_core.config import UserError, digest, join_names
+from plm_core.configs.architectures import differing_sizes, shape
 from plm_core.configs.checkpoint_description import read_description
 from plm_core.objectives import build_objective
 from plm_core.objectives.objective import Batch, Loss
 from plm_core.shared import paths
 from plm_core.text.cooccurrence import begin_with_frequencies, begin_with_neighbours
+from plm_core.text.replay import READ, document_keys
 from plm_core.text.samplers import stream_seed
 from plm_core.text.token_store import TokenStore
 from plm_core.text.tokenizer_kinds import open_tokenizer
@@ -32,6 +36,7 @@ from plm_core.training.optimizer import above_blocks
 from plm_core.training.ranks import gather_weights, join, leave
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.step import Evaluate
+from plm_core.training.training_config import LoopConfig
 from tasks.parameters import stage_parameters
 from tasks.parameters.environment_limits import pretraining_gpus
 from tasks.parameters.pretrain_config import PretrainConfig, pretrain_section, require_start, require_trainable
@@ -48,15 +53,15 @@ def pretrain(name: str) -> None:
     section = f"pretrain.{name}"
     config, filled = pretrain_section(name)
     objective = build_objective(config.objective, f"{section}.objective")
-    loop = config.training
     tokenizer_name = stage_parameters.tokenizer_of(name)
     tokens = paths.TOKENS / tokenizer_name
     inputs = [tokens, paths.TOKENIZERS / tokenizer_name, *([Path(config.start.checkpoint)] if config.start else [])]
+    inputs += [paths.ANCESTORS / name] if config.carry_on else []
     require_start(config, (), section)
     shown = {section: filled}
     with stage(f"pretrain-{name}", [section], inputs, training=True, filled=shown, model=name) as run:
         # The machine, the data, the model.
-        device = prepare(beside=len(stage_parameters.models()), deterministic=loop.deterministic)
+        device = prepare(beside=len(stage_parameters.models()), deterministic=config.training.deterministic)
         ranks = join()
         if config.lora and ranks.sharding:
             raise UserError(f"{section}.lora: found a section, but the weights are sharded over GPUs; expected null")
@@ -64,9 +69,16 @@ def pretrain(name: str) -> None:
         stores = [TokenStore(tokens / split) for split in SPLITS]
         for store in stores:
             store.require(tokenizer)
-        model = new_model(config, tokenizer, stores[0], section).to("cpu" if ranks.sharding else device.device)
+        model = new_model(config, tokenizer, stores[0], section)
+        night = carry_on(config, model, tokenizer, stores[0], paths.ANCESTORS / name / paths.ANCESTOR)
+        loop = night.training
+        model = model.to("cpu" if ranks.sharding else device.device)
+        if ranks.first and night.note:
+            print(night.note, flush=True)
         try:
-            train_set, valid_set = (objective.batches(store, config.rows(model.config), loop.batch) for store in stores)
+            train_set, valid_set = (
+                objective.batches(store, config.rows(model.config), loop.batch) for store in (night.text, stores[1])
+            )
         except ValueError as error:
             raise UserError(f"{section}.{error}") from error
         if (packing := train_set.metrics()) and ranks.first:
@@ -92,13 +104,13 @@ def pretrain(name: str) -> None:
         def documents(step: int) -> str:
             """Which documents the rows of a batch came from, for a message."""
             spans = [span for row in train_set.spans(loop.order_seed, step) for span in row]
-            numbers = sorted({n for span in spans for n in stores[0].within(span.start, span.stop)})
-            return f"{len(numbers)} documents: {join_names(stores[0].ids(numbers))}"
+            numbers = sorted({n for span in spans for n in night.text.within(span.start, span.stop)})
+            return f"{len(numbers)} documents: {join_names(night.text.ids(numbers))}"
 
         folder = snapshots_folder(run, name, config)
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
         training = partial(train, model, objective.loss, batch_at, validate, loop, device, snapshots, ranks)
-        costs = CostReport(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))
+        costs = CostReport(run.name, folder.name, device, bytes_per_position(train_set, night.text, loop.order_seed))
         if loop.steps:
             reports = follow(training, loop.steps, run, section, documents, costs)
         else:
@@ -119,16 +131,16 @@ def pretrain(name: str) -> None:
             objective=config.objective["name"],
             model=vars(model.config),
             tokenizer_sha256=tokenizer.sha256,
-            step=best.step,
+            step=best.step or night.step,
             valid_nats=float(best.valid_loss or 0.0),
             published=read_description(Path(config.start.checkpoint)).published if config.start else None,
             lineage=checkpoint.Lineage(
-                stores[0].digest, digest(stage_parameters.read(section)), skipped_batches(reports)
+                stores[0].digest, digest(stage_parameters.read(section)), skipped_batches(reports), night.ancestor
             ),
         )
         made = paths.MODELS / name
         curve = paths.CURVES / f"{name}.csv"
-        checkpoint.save(made, weights, tokenizer, description)
+        checkpoint.save(made, weights, tokenizer, description, read=night.read)
         write_curve(curve, reports)
         run.metrics |= {
             "parameters": sum(tensor.numel() for tensor in weights.values() if tensor.is_floating_point()),
@@ -159,6 +171,49 @@ def skipped_batches(reports: list[StepMetrics]) -> list[list[int]]:
     """The batches that rollbacks skipped, as ``checkpoint.Lineage.passed``; rollbacks return to reported steps."""
     return [[before.step, after.passed] for before, after in pairwise(reports) if before.passed != after.passed] + (
         [[0, reports[0].passed]] if reports[0].passed else []
+    )
+
+
+class Night(NamedTuple):
+    """What a run reads and how it trains: anew, or carrying on from an ancestor."""
+
+    text: TokenStore
+    training: LoopConfig
+    ancestor: str | None = None
+    """The digest of its checkpoint."""
+    step: int = 0
+    """The step that the ancestor's weights come from."""
+    read: np.ndarray | None = None
+    """The ``document_keys`` of what it and its ancestors will have read."""
+    note: str = ""
+
+
+def carry_on(config: PretrainConfig, model: Any, tokenizer: Tokenizer, text: TokenStore, folder: Path) -> Night:
+    """Give ``model`` the weights of the ancestor in a folder, if it carries on, there is one and it fits."""
+    loop = config.training
+    if config.carry_on is None:
+        return Night(text, loop)
+    read = document_keys(text)
+    if not folder.is_dir():
+        return Night(text, loop, read=read, note="begins anew: there is no model to carry on from")
+    theirs = checkpoint.describe(folder)
+    if theirs.tokenizer_sha256 != tokenizer.sha256:
+        return Night(text, loop, read=read, note=f"begins anew: {folder} was made with another tokenizer")
+    their_model = shape(theirs.architecture, theirs.model, str(folder / checkpoint.CONFIG_FILE))
+    if config.architecture != theirs.architecture or differing_sizes(model.config, their_model):
+        return Night(text, loop, read=read, note=f"begins anew: {folder} is a model of another size")
+    ancestor = checkpoint.load(folder)
+    model.load_state_dict(ancestor.model.state_dict())
+    some, new = config.new_text(text, model.config, folder, ancestor.digest)
+    return Night(
+        some,
+        replace(loop, steps=config.carry_on.steps if new else 0),
+        ancestor.digest,
+        ancestor.config.step,
+        np.union1d(read, np.load(folder / READ)),
+        f"carries on from {ancestor.digest[:12]}: {new:,} new documents and {some.index.documents - new:,} old ones"
+        if new
+        else f"{ancestor.digest[:12]} has read all documents: it is not trained",
     )
 
 

@@ -193,6 +193,47 @@ def wait_for_results(project, stage, process, count):
         time.sleep(0.01)
 
 
+def kept(project, stage):
+    """The results that a stage keeps for its next run."""
+    return {path.name for path in (project.root / "artifacts/parts" / stage / "kept").iterdir()}
+
+
+@pytest.mark.slow
+def test_added_text_is_read_alone_and_gives_the_same_bytes(tmp_path):
+    grown = Project(source(tmp_path / "grown"))
+    grown.change(sources={"own": {"reader": "folder", "input": "records"}})
+    (grown.root / "small_parts.py").write_text(SMALL_PARTS.replace("40_000", "20_000"))
+    documents = corpus(random.Random(4))
+    (grown.root / "records").mkdir()
+    for number in range(20):
+        lines = [json.dumps({"text": document.text}) + "\n" for document in documents[8 * number : 8 * number + 8]]
+        (grown.root / f"records/{number:02}.jsonl").write_text("".join(lines))
+    last = grown.root / "records/19.jsonl"
+    added = last.read_text()
+    last.unlink()
+    stages = {"ingest": "ingest-own", "clean": "clean", "deduplicate": "deduplicate", "pack": "pack-own"}
+
+    def read(project):
+        finish(project.start("small_parts", "ingest", "ingest", "own", PLM_CORES="1"), 0)
+        for stage in STAGES:
+            if stage == "pack" and not (project.root / "artifacts/tokenizers/own").exists():
+                project.run("tasks.stages.tokenizer", "own")
+            run(project, stage, PLM_CORES="1")
+        return {stage: kept(project, name) for stage, name in stages.items()}
+
+    before = read(grown)
+    last.write_text(added)
+    anew = grown.copied(tmp_path / "anew")
+    shutil.rmtree(anew.root / "artifacts/parts")
+    after = read(grown)
+    assert read(anew) == after
+    assert grown.files() == anew.files()
+    for stage in stages:
+        new = after[stage] - before[stage]
+        assert new
+        assert len(new) < len(after[stage]) / (1.5 if stage == "deduplicate" else 3)
+
+
 @pytest.mark.parametrize("stage", ["clean", pytest.param("deduplicate", marks=pytest.mark.slow)])
 def test_killed_workers_do_not_repeat_finished_parts(project, tmp_path, stage):
     calm = project.copied(tmp_path / "calm")
@@ -214,4 +255,4 @@ def test_killed_workers_do_not_repeat_finished_parts(project, tmp_path, stage):
     out, _ = finish(process, 0)
     assert f"{stage}: resuming with the finished parts in artifacts/parts/{stage}/" in out
     assert project.files() == calm.files()
-    assert not (project.root / "artifacts/parts" / stage).exists()
+    assert [path.name for path in (project.root / "artifacts/parts" / stage).iterdir()] == ["kept"]

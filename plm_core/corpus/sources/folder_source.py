@@ -88,7 +88,8 @@ class Folder(Records):
         """The source in parts of some files; UserError if none can be read."""
         files = self.files()
         sizes = [file.stat().st_size for file in files]
-        return [Files(self, files[some]) for some in in_parts(sizes, sum(sizes), MOST_PARTS)]
+        names = [file.name for file in files]
+        return [Files(self, files[some]) for some in in_parts(sizes, sum(sizes), names, MOST_PARTS)]
 
     def read(self) -> Iterator[Document | Quarantined]:
         return Files(self, self.files()).read()

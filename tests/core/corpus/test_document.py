@@ -17,6 +17,7 @@ from plm_core.corpus.document import (
     Part,
     Texts,
     gather_parts,
+    in_parts,
     parts_of,
     pieces_of,
     read_documents,
@@ -141,10 +142,42 @@ def test_corpus_part_size_is_bounded(tmp_path, monkeypatch):
     parts = parts_of([tmp_path / "x.parquet"])
     groups = [range(11)[piece] for part in parts for _, piece in part.pieces]
     assert [number for group in groups for number in group] == list(range(11))
-    assert [len(group) for group in groups] == [2, 2, 2, 2, 2, 1]
-    assert [list(read_documents(*piece)) for piece in pieces_of(tmp_path / "x.parquet")] == [
-        list(part.documents()) for part in parts
-    ]
+    # A row group has 60,000 bytes, but one of them 930,000.
+    assert all(2 <= len(group) <= 4 for group in groups[:-1])
+    assert next(group for group in groups if 5 in group)[-1] == 5
+    pieces = [list(read_documents(*piece)) for piece in pieces_of(tmp_path / "x.parquet")]
+    assert [document for piece in pieces for document in piece] == documents
+    assert all(4 <= len(piece) <= 8 for piece in pieces[:-1])
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=200), st.integers(0, 199), st.lists(st.integers(1, 60)))
+def test_added_text_changes_only_the_parts_near_it(sizes, place, added):
+    def parts(named):
+        names = [f"{number:03}{letter}" for number, letter, _ in named]
+        cuts = in_parts([size for *_, size in named], 1, names)
+        return [tuple(names[part]) for part in cuts]
+
+    before = [(number, "", size) for number, size in enumerate(sizes)]
+    after = sorted(before + [(place, f"x{number:02}", size) for number, size in enumerate(added[:20])])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PART_BYTES", 100)
+        old, new = parts(before), parts(after)
+    assert [name for part in new for name in part] == [f"{number:03}{letter}" for number, letter, _ in after]
+    changed = [part for part in old if part not in new]
+    untouched = [part for part in old if part[-1] < f"{place:03}"]
+    assert not set(changed) & set(untouched[:-1])
+
+
+def test_cuts_of_parts_meet_again_after_added_text(monkeypatch):
+    monkeypatch.setattr(module, "PART_BYTES", 100)
+    names = [f"{number:04}" for number in range(3000)]
+    old = {tuple(names[part]) for part in in_parts([10] * 3000, 1, names)}
+    gone = []
+    for place in range(0, 3000, 50):
+        longer = [*names[:place], "new", *names[place:]]
+        gone.append(len(old - {tuple(longer[part]) for part in in_parts([10] * 3001, 1, longer)}))
+    assert sorted(gone)[len(gone) // 2] <= 3
+    assert max(gone) < len(old) / 10
 
 
 def test_number_of_corpus_parts_is_bounded(tmp_path, monkeypatch):

@@ -101,7 +101,7 @@ def test_source_parts_are_the_files_in_order(tmp_path, monkeypatch):
         (tmp_path / f"{number}.txt").write_text("x" * (10 * number + 1))
     source = SOURCES["folder"](str(tmp_path))
     ids = [[document.id for document in part.read()] for part in source.parts()]
-    assert ids == [["0.txt", "1.txt", "2.txt", "3.txt"], ["4.txt", "5.txt"], ["6.txt"], ["7.txt"], ["8.txt"]]
+    assert ids == [["0.txt", "1.txt", "2.txt", "3.txt", "4.txt"], ["5.txt", "6.txt"], ["7.txt", "8.txt"]]
     assert [document for part in source.parts() for document in part.read()] == list(source.read())
     monkeypatch.setattr(folder_source, "MOST_PARTS", 2)
     assert len(source.parts()) == 2
