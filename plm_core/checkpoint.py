@@ -26,7 +26,7 @@ from plm_core.configs.checkpoint_description import CheckpointConfig as Checkpoi
 from plm_core.configs.checkpoint_description import Lineage as Lineage
 from plm_core.configs.checkpoint_description import read_description
 from plm_core.shared.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
-from plm_core.text.replay import READ
+from plm_core.shared.paths import READ
 from plm_core.text.tokenizer_kinds import open_tokenizer
 from plm_core.text.tokenizers import Tokenizer
 

@@ -133,13 +133,14 @@ class NgramIndex:
         overlaps: list[dict[int, tuple[float, set[int]]]] = [{} for _ in documents]
         maybe = np.flatnonzero(self.heads[_last_bits(joined.sums(self.shortest), len(self.heads))])
         for n, table in self.tables.items():
-            hashes, places = joined.shingles_at(maybe, n)
+            hashes, begins = joined.shingles_at(maybe, n)
             shared, entry = table.matches(hashes)
             if not len(shared):
                 continue
             # Sorted so that the matches of one part in one document are adjacent, and among them those of one n-gram,
             # whose repetitions do not count.
-            place, part = places[shared], table.parts[entry]
+            place = begins[shared]
+            part = table.parts[entry]
             document = np.searchsorted(ends, place, side="right")
             order = np.lexsort((entry, part, document))
             document, part, entry, place = document[order], part[order], entry[order], place[order]

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from plm_core.shared.paths import READ
 from plm_core.text.token_store import SomeDocuments, TokenStore
-
-READ = "read.npy"
-"""The file of a checkpoint with the ``document_keys`` of all documents that it and its ancestors have read, sorted."""
 
 
 def document_keys(store: TokenStore) -> np.ndarray:

@@ -192,8 +192,8 @@ class SomeDocuments(TokenStore):
         parts = [np.empty(0, dtype=np.int64)]
         for place in self.within(start, stop) if start < stop else ():
             moved = int(self._store.offsets[self._numbers[place]] - self.offsets[place])
-            first, last = max(start, int(self.offsets[place])), min(stop, int(self.offsets[place + 1]))
-            parts.append(self._store.tokens(first + moved, last + moved))
+            first = max(start, int(self.offsets[place]))
+            parts.append(self._store.tokens(first + moved, min(stop, int(self.offsets[place + 1])) + moved))
         return np.concatenate(parts)
 
     def spans(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -9,7 +9,6 @@ import shutil
 
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_folder, verify_checksums
-from plm_core.text.replay import READ
 from tasks.parameters import stage_parameters
 from tasks.runtime.stage import main, stage
 
@@ -27,7 +26,7 @@ def ancestors() -> None:
             if (file := folder / RECORD).is_file() and file.read_text(encoding="utf-8") == record:
                 continue
             latest = paths.MODELS / name
-            if not (latest / READ).is_file():  # the run before was interrupted, or did not carry on
+            if not (latest / paths.READ).is_file():  # the run before was interrupted, or did not carry on
                 latest = folder / paths.ANCESTOR
             with atomic_folder(folder, checksums=False) as new:
                 (new / RECORD).write_text(record, encoding="utf-8")

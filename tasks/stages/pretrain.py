@@ -21,7 +21,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.objective import Batch, Loss
 from plm_core.shared import paths
 from plm_core.text.cooccurrence import begin_with_frequencies, begin_with_neighbours
-from plm_core.text.replay import READ, document_keys
+from plm_core.text.replay import document_keys
 from plm_core.text.samplers import stream_seed
 from plm_core.text.token_store import TokenStore
 from plm_core.text.tokenizer_kinds import open_tokenizer
@@ -210,7 +210,7 @@ def carry_on(config: PretrainConfig, model: Any, tokenizer: Tokenizer, text: Tok
         replace(loop, steps=config.carry_on.steps if new else 0),
         ancestor.digest,
         ancestor.config.step,
-        np.union1d(read, np.load(folder / READ)),
+        np.union1d(read, np.load(folder / paths.READ)),
         f"carries on from {ancestor.digest[:12]}: {new:,} new documents and {some.index.documents - new:,} old ones"
         if new
         else f"{ancestor.digest[:12]} has read all documents: it is not trained",

@@ -170,9 +170,9 @@ def reading(megabytes: int) -> dict[str, Any]:
     totals = []
     for what in ("after 5 % more", "from scratch"):
         begun = time.perf_counter()
-        each = {stage: run(project, stage)[0] for stage in READING if what == "from scratch" or "token" not in stage}
-        parts = ", ".join(f"{stage.split()[0]} {seconds:.1f}" for stage, seconds in each.items())
-        totals.append(sum(each.values()))
+        spent = {stage: run(project, stage)[0] for stage in READING if what == "from scratch" or "token" not in stage}
+        parts = ", ".join(f"{stage.split()[0]} {seconds:.1f}" for stage, seconds in spent.items())
+        totals.append(sum(spent.values()))
         print(f"{megabytes} MB {what}: {totals[-1]:.1f} s ({parts}), {time.perf_counter() - begun:.0f} by the clock")
         shutil.rmtree(project / "artifacts/parts")
     return compared("reading", "processor seconds", *totals, "from scratch")

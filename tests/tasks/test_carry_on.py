@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from plm_core import checkpoint
-from plm_core.text.replay import READ, document_keys, new_and_replayed
+from plm_core.shared.paths import READ
+from plm_core.text.replay import document_keys, new_and_replayed
 from plm_core.text.token_store import SomeDocuments, TokenStore
 
 ANCESTOR = "artifacts/ancestors/gpt/checkpoint"
@@ -104,8 +105,8 @@ def test_replay_is_the_wanted_share_of_the_text(small):
         old = len(some) - int(sizes[-2:].sum())
         assert abs(old - min(sizes[:-2].sum(), sizes[-2:].sum() * replay / (1 - replay))) <= sizes.max()
     assert len(new_and_replayed(store, ancestor, 0.0, 10**9, seed=1)[0]) == len(store)
-    one, other = (new_and_replayed(store, ancestor, 0.5, 1, seed)[0] for seed in (1, 2))
-    assert one.ids(range(one.index.documents)) != other.ids(range(other.index.documents))
+    first, second = (new_and_replayed(store, ancestor, 0.5, 1, seed)[0] for seed in (1, 2))
+    assert first.ids(range(first.index.documents)) != second.ids(range(second.index.documents))
 
 
 def test_some_documents_are_a_store_of_their_own(small):
