@@ -65,7 +65,8 @@ def log_model(checkpoint_folder: Path) -> ModelInfo:
         assert not validate_serving_input  # read by Model.log, which passes it on
         mlflow.pyfunc.save_model(path, mlflow_model=mlflow_model, **parts)
 
-    flavor, parts = SimpleNamespace(save_model=save), model_parts(checkpoint_folder)
+    parts = model_parts(checkpoint_folder)
+    flavor = SimpleNamespace(save_model=save)
     return Model.log(None, flavor, name=checkpoint_folder.name, validate_serving_input=False, **parts)
 
 
