@@ -359,18 +359,13 @@ def listen(
 ) -> None:
     """Record champions chosen in MLflow's UI at once, by its webhooks."""
     from flows.registry import alias_webhook
-    from flows.registry.promotion import VersionOutcome
     from flows.schedule import notifications
-
-    root = project()
-
-    def tell(outcome: VersionOutcome) -> None:
-        print(f"version {outcome.version} {outcome.action}: {'; '.join(outcome.reasons)}", flush=True)
-        notifications.notify_models(root, [outcome])
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
     with contextlib.suppress(KeyboardInterrupt):
-        alias_webhook.listen(root, address, port, tell)
+        for outcome in alias_webhook.moves(project(), address, port):
+            print(f"version {outcome.version} {outcome.action}: {'; '.join(outcome.reasons)}", flush=True)
+            notifications.notify_models(project(), [outcome])
 
 
 @app.command()

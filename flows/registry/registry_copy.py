@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 MODELS = "models:/"
 """The prefix of the name of a registered model on the same server."""
-SOURCE_TAG = "source"
-"""Names the version that a copy was made from, and its registry."""
-VERDICT = ("gate", "gate.reasons")
-"""The tags of a verdict; ``source.gate`` and ``source.gate.reasons`` are those of the source."""
+VERDICT = ("gate", "gate.reasons", TABLE_TAG)
+"""The tags of a verdict; those of the source begin with ``source.``, and the tag ``source`` names it."""
 
 
 @contextlib.contextmanager
@@ -49,8 +47,7 @@ def copied(root: Path, registry: Registry, version: Version, to: str) -> Iterato
             made = registry.client.get_model_version(registry.name, version.number)
             source = f"{MODELS}{registry.name}/{version.number}"
             origin = f"{source} of {without_credentials(registry.tracking.uri)}"
-            tags = {tag: value for tag, value in version.tags.items() if tag not in (*VERDICT, TABLE_TAG)}
-            tags |= {f"source.{tag}": version.tags[tag] for tag in VERDICT if tag in version.tags}
+            tags = {f"source.{tag}" if tag in VERDICT else tag: value for tag, value in version.tags.items()}
             run, model = version.run_id, made.model_id
             if uri != registry.tracking.uri:
                 run, model = _logged_again(registry, there, registry.client.get_run(run))
@@ -58,9 +55,9 @@ def copied(root: Path, registry: Registry, version: Version, to: str) -> Iterato
             with contextlib.suppress(MlflowException):  # it exists, as a rule
                 there.client.create_registered_model(there.name)
             text = f"Copied from {origin}\n\n{made.description or ''}"[:LIMIT]
-            tags |= {SOURCE_TAG: origin}
-            there.client.create_model_version(there.name, source, run, tags, description=text, model_id=model)
-            copy = next(held for held in there.versions() if held.tags.get(SOURCE_TAG) == origin)
+            tags |= {"source": origin}
+            copied = there.client.create_model_version(there.name, source, run, tags, description=text, model_id=model)
+            copy = there.get(str(copied.version))
         yield there, copy
 
 
@@ -73,7 +70,8 @@ def _logged_again(registry: Registry, there: Registry, run: "Run") -> tuple[str,
     model = registry.client.get_logged_model(run.outputs.model_outputs[0].model_id)
     client = there.client
     with tempfile.TemporaryDirectory() as folder:
-        files = Path(registry.client.download_artifacts(run.info.run_id, "", folder))
+        (files := Path(folder, "run")).mkdir()
+        files = Path(registry.client.download_artifacts(run.info.run_id, "", str(files)))
         if (files / PAGE).exists():
             (files / PAGE).rename(files / f"source-{PAGE}")
         tags = {tag: value for tag, value in run.data.tags.items() if tag not in ("gate", "mlflow.parentRunId")}
@@ -84,9 +82,10 @@ def _logged_again(registry: Registry, there: Registry, run: "Run") -> tuple[str,
         for first in range(0, len(params), 100):  # MLflow takes at most 100 at once
             client.log_batch(copy, params=params[first : first + 100])
         logged = client.create_logged_model(there.experiment(), model.name, copy, model.tags, model.params)
-        with tempfile.TemporaryDirectory() as target:
-            place = download_artifacts(model.artifact_location, dst_path=target, tracking_uri=registry.tracking.uri)
-            client.log_model_artifacts(logged.model_id, place)
+        place = download_artifacts(
+            model.artifact_location, dst_path=f"{folder}/model", tracking_uri=registry.tracking.uri
+        )
+        client.log_model_artifacts(logged.model_id, place)
         client.finalize_logged_model(logged.model_id, "READY")
         client.log_outputs(copy, [LoggedModelOutput(logged.model_id, 0)])
         metrics = [

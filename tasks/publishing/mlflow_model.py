@@ -60,13 +60,8 @@ def model_parts(folder: Path) -> dict[str, Any]:
 def log_model(checkpoint_folder: Path) -> ModelInfo:
     """Log a checkpoint as a model of the active run. ``mlflow.pyfunc.log_model`` would load it and answer the example;
     registration does that later, in a process of its own."""
-
-    def save(path: str, mlflow_model: Model, validate_serving_input: bool, **parts: object) -> None:
-        assert not validate_serving_input  # read by Model.log, which passes it on
-        mlflow.pyfunc.save_model(path, mlflow_model=mlflow_model, **parts)
-
+    flavor = SimpleNamespace(save_model=lambda validate_serving_input, **parts: mlflow.pyfunc.save_model(**parts))
     parts = model_parts(checkpoint_folder)
-    flavor = SimpleNamespace(save_model=save)
     return Model.log(None, flavor, name=checkpoint_folder.name, validate_serving_input=False, **parts)
 
 

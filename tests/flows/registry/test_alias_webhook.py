@@ -23,7 +23,7 @@ LISTEN = """
 import sys
 from flows import cli
 from flows.registry import alias_webhook
-alias_webhook.Listener.timeout = None  # only webhooks, no looks
+alias_webhook.LOOK_S = None  # only webhooks, no looks
 cli.main(["listen", sys.argv[1]])
 """
 
