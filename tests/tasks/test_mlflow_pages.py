@@ -94,4 +94,4 @@ def test_mlflow_pages_show_key_figures(pages):
     test_split, task = "artifacts/corpus/splits/test.parquet", "artifacts/examples/next"
     assert (by_data["bits_per_byte"], by_data["next/score"], by_data["score"]) == (test_split, task, None)
     pages(f"/experiments/{experiment}/models", "Dataset:", f"{test_split} (#")  # and others further right
-    assert contexts == {"train", "valid", "test", "examples"}
+    assert contexts == {"train", "valid", "test", "examples", "pairs"}
