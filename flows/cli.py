@@ -331,18 +331,23 @@ def promote(
     version: Annotated[str, Argument(help="Promote this version: a number or an alias, such as challenger.")],
     reason: Reason,
     force: Annotated[bool, Option("--force", help="Promote it even if the gate refuses.")] = False,
+    to: Annotated[
+        str | None,
+        Option(metavar="ADDRESS", help="Promote a copy of it in another MLflow, or in models:/NAME of this one."),
+    ] = None,
 ) -> None:
     """Make a version the champion, if the gate agrees."""
     from flows.registry import promotion
     from flows.schedule import notifications
 
-    outcome = promotion.promote(project(), version, reason, force=force)
+    outcome = promotion.promote(project(), version, reason, force=force, to=to)
     notifications.notify_models(project(), [outcome])
     if outcome.action == "refused":
         against = outcome.reasons[:-1]  # the last one is the user's own
         print(f"version {outcome.version}: refused by the gate: {'; '.join(against)}; `--force` overrules it")
         raise typer.Exit(1)
-    print(f"version {outcome.version}: {outcome.action}: {'; '.join(outcome.reasons)}")
+    place = f" in {mlflow_stores.without_credentials(to)}" if to else ""
+    print(f"version {outcome.version}{place}: {outcome.action}: {'; '.join(outcome.reasons)}")
 
 
 @app.command()
@@ -354,6 +359,24 @@ def rollback(reason: Reason) -> None:
     outcome = promotion.rollback(project(), reason)
     print(f"version {outcome.version} is the champion again: {'; '.join(outcome.reasons)}")
     notifications.notify_models(project(), [outcome])
+
+
+@app.command()
+def listen(
+    address: Annotated[
+        str, Argument(help="The address at which MLflow reaches this machine, such as http://host:8808.")
+    ],
+    port: Annotated[int | None, Option(show_default="that of the address", help="Listen on this port.")] = None,
+) -> None:
+    """Record champions chosen in MLflow's UI at once, by its webhooks."""
+    from flows.registry import alias_webhook
+    from flows.schedule import notifications
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
+    with contextlib.suppress(KeyboardInterrupt):
+        for outcome in alias_webhook.moves(project(), address, port):
+            print(f"version {outcome.version} {outcome.action}: {'; '.join(outcome.reasons)}", flush=True)
+            notifications.notify_models(project(), [outcome])
 
 
 @app.command()

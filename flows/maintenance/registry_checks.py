@@ -223,7 +223,8 @@ def _delete_version(root: Path, registry: Registry, rules: Retention, version: V
         if version.number in _kept(root, registry, rules):
             return
         registry.client.delete_model_version(registry.name, version.number)
-    _delete_run(registry, version.run_id)
+    if version.run_id not in registry.version_runs():  # of another registered model, into which it was copied
+        _delete_run(registry, version.run_id)
 
 
 def _delete_run(registry: Registry, run: str) -> None:

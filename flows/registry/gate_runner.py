@@ -86,7 +86,7 @@ def judge(
             command = ["tasks.commands.gate", *arguments, "--out", str(out), "--about", str(work / "about.json")]
             status, message = _task(root, command, subprocess.PIPE)
             if status != 0:
-                raise RegistryError(f"the gate cannot judge: {message.strip() or f'exit status {status}'}")
+                raise RegistryError(f"the gate cannot judge: {' '.join(message.split()) or f'exit status {status}'}")
             return dict(json.loads(out.read_text(encoding="utf-8")))
 
         def settled(sides: Sequence[Version], stale: str) -> dict[str, Any]:
@@ -140,6 +140,8 @@ def registered_facts(registry: Registry, version: Version) -> dict[str, Any]:
         run = registry.client.get_run(version.run_id)
         facts |= {"run": version.run_id, "tags": {**run.data.tags, **version.tags}}
         facts |= {"params": run.data.params, "metrics": run.data.metrics}
+        pictures = [file.path for file in registry.client.list_artifacts(version.run_id, "report")]
+        facts["picture"] = min((path for path in pictures if path.startswith("report/verdict-")), default="")
         if registry.client.list_artifacts(version.run_id, "samples"):
             try:
                 (samples,) = Path(registry.client.download_artifacts(version.run_id, "samples", folder)).iterdir()

@@ -11,7 +11,7 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,14 +73,16 @@ class Version:
 
 
 @contextlib.contextmanager
-def open_registry(root: Path) -> Iterator["Registry"]:
-    """The registry of the pipeline in ``root``; failures of MLflow inside the block become ``RegistrationFailed``.
+def open_registry(root: Path, uri: str | None = None, name: str | None = None) -> Iterator["Registry"]:
+    """The registry of the pipeline in ``root``, or one at another address or with another name; failures of MLflow
+    inside the block become ``RegistrationFailed``.
 
     Raises:
         UserError: ``params.yaml`` cannot be used.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     tracking, promotion = flow_configs.read_tracking(root)
+    tracking = replace(tracking, uri=uri or tracking.uri)
     with environment():
         import mlflow
         import mlflow.store.db.utils
@@ -93,7 +95,7 @@ def open_registry(root: Path) -> Iterator["Registry"]:
         mlflow.set_registry_uri(tracking.uri)
         try:
             with mlflow_stores.exclusive(tracking.uri, SqlAlchemyStore):
-                registry = Registry(tracking, promotion.registered_model, mlflow.MlflowClient())
+                registry = Registry(tracking, name or promotion.registered_model, mlflow.MlflowClient())
                 registry.experiment()
             yield registry
         except (mlflow.MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:

@@ -7,6 +7,7 @@ a decision against the current champion, or by force. All raise ``UserError`` if
 subclass ``RegistrationFailed`` if MLflow cannot be reached or fails, or somebody else has decided in the meantime.
 """
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ from flows.registry.model_registry import (
     Version,
     open_registry,
 )
+from flows.registry.registry_copy import copied
 from flows.run.graph import Stage
 from plm_core.shared.files import CHECKSUMS, sha256
 from tasks.tracking.mlflow_stores import BY_JOURNAL
@@ -142,15 +144,28 @@ def register(
     return outcomes
 
 
-def promote(root: Path, version: str, reason: str, force: bool = False) -> VersionOutcome:
-    """Make a version (number or alias) the champion by hand, if the gate agrees or ``force`` is set.
+def promote(root: Path, version: str, reason: str, force: bool = False, to: str | None = None) -> VersionOutcome:
+    """Make a version (number or alias) the champion by hand, if the gate agrees or ``force`` is set; with ``to``, make
+    a copy of it the champion of that registry (``registry_copy.copied``).
 
     Raises:
-        RegistryError: there is no such version, it is the champion already, or it cannot be loaded.
+        RegistryError: there is no such version or registry, it is the champion already, or it cannot be loaded.
     """
-    with open_registry(root) as registry:
+    with contextlib.ExitStack() as stack:
+        registry = stack.enter_context(open_registry(root))
         catch_up(root, registry)
         target = registry.get(version)
+        if to:
+            if target.tags.get("gate") == "refused" and not force:
+                raise RegistryError(
+                    f"{registry.name}: the gate has refused version {target.number}; --force overrules it"
+                )
+            registry, target = stack.enter_context(copied(root, registry, target, to))
+            catch_up(root, registry)
+            if CHAMPION in (target := registry.get(target.number)).aliases:
+                return VersionOutcome(
+                    target.number, target.tags["dvc.stage"], "unchanged", ["it is the champion there"]
+                )
         if CHAMPION in target.aliases:
             raise RegistryError(f"{registry.name}: version {target.number} is the champion already")
         champion = registry.champion()

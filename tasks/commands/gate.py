@@ -22,6 +22,9 @@ from tasks.reporting.decision_record import as_page, record, shortened
 from tasks.reporting.worth import WORTH
 from tasks.runtime.stage import main
 
+PICTURE = "![all models, from the report](get-artifact?path={picture}&run_uuid={run})\n\n"
+"""The report's first picture as MLflow's pages show it, but not the frames in which they show other pages."""
+
 
 def judge(
     challenger: Annotated[Path, Option(help="Judge the model with this evidence folder.")],
@@ -68,8 +71,10 @@ def judge(
         sides = [side for side in (other, evidence) if side]
         worth = paths.REPORT / WORTH.format(facts["sides"][-1]["tags"].get("plm.model", ""))
         result["worth"] = worth.read_text(encoding="utf-8") if worth.is_file() else ""
-        text = record(result, sides, facts["sides"], facts["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
-        result |= {"description": shortened(text), "page": as_page(text)}
+        picture = PICTURE.format(**facts["sides"][-1]) if facts["sides"][-1].get("picture") else ""
+        seen = result | {"worth": picture + result["worth"]}
+        text = record(seen, sides, facts["sides"], facts["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
+        result |= {"description": shortened(text), "page": as_page(text.replace(picture, ""))}
     atomic_text(out, json.dumps(result, indent=2, allow_nan=False) + "\n")
     print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")
 

@@ -33,6 +33,7 @@ import mlflow.pyfunc
 import pandas as pd
 import sqlalchemy.orm
 import torch  # noqa: F401  the forks need it
+from mlflow.entities import Metric
 from mlflow.store.model_registry import sqlalchemy_store as _registry  # noqa: F401  likewise
 from mlflow.store.tracking import sqlalchemy_store as _store  # noqa: F401
 from mlflow.utils.requirements_utils import warn_dependency_requirement_mismatches
@@ -59,7 +60,10 @@ PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
 def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: str) -> str:
     """Log all that belongs to one version, and make it a version of the registered model; returns its number."""
     # Not at the top of the file: trying a version must not load the checkout's packages.
-    from tasks.publishing.mlflow_model import model_parts
+    from plm_core.evaluation.evidence import SCORE
+    from plm_core.shared import paths
+    from plm_core.shared.files import sha256
+    from tasks.publishing.mlflow_model import log_model
     from tasks.publishing.mlflow_run import datasets, flatten
     from tasks.reporting.version_facts import facts as described
 
@@ -67,6 +71,7 @@ def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, st
     files = [Path(file) for file in evidence]
     facts = described(folder.name)
     tags = facts.tags | tags
+    client = mlflow.MlflowClient()
     below = {"plm.stage": "register"} | ({"mlflow.parentRunId": parent} if parent else {})
     with mlflow.start_run(run_name=f"register-{folder.name}", tags=tags | below, log_system_metrics=False) as run:
         for file in files:
@@ -75,11 +80,22 @@ def log(model: str, checkpoint: str, evidence: Sequence[str], tags: dict[str, st
             mlflow.log_artifact(str(path), place)
         for name, section in facts.params.items():  # one after the other: MLflow takes at most 100 parameters at once
             mlflow.log_params(dict(flatten({name: section})))
-        mlflow.MlflowClient().log_inputs(run.info.run_id, datasets(facts.data))
-        info = mlflow.pyfunc.log_model(name=folder.name, **model_parts(folder))
-        mlflow.log_metrics(facts.metrics | read_metrics(folder.name, files), model_id=info.model_id)
+        inputs = datasets(facts.data | {path.as_posix(): sha256(path) for path in sorted(paths.PAIRS.glob("*.jsonl"))})
+        client.log_inputs(run.info.run_id, inputs)
+        info = log_model(folder)
+
+        # A result belongs to the data that it was measured on; a cost, or the mean of all tasks, to none.
+        data = {given.dataset.name: given.dataset for given in inputs}
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, 0, info.model_id) for name, value in facts.metrics.items()]
+        for name, value in read_metrics(folder.name, files).items():
+            task = name.partition("/")[0] if "/" in name else ""
+            places = [paths.EXAMPLES / task, paths.PAIRS / f"{task}.jsonl"] if task else [paths.CORPUS / "test.parquet"]
+            of = next((data[str(place)] for place in places if str(place) in data and name != SCORE), None)
+            source = (of.name, of.digest) if of else (None, None)
+            metrics.append(Metric(name, value, now, 0, info.model_id, *source))
+        client.log_batch(run.info.run_id, metrics)
     made = mlflow.register_model(info.model_uri, model, tags=tags)
-    client = mlflow.MlflowClient()
     client.update_model_version(model, made.version, UNJUDGED)
     if not client.get_registered_model(model).description:  # otherwise it is a person's
         client.update_registered_model(model, MODEL)

@@ -9,15 +9,20 @@ last year is served by last year's code.
 """
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import numpy as np
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
+TRACES = "PLM_TRACES"
+"""If this variable is ``on``, MLflow keeps each request with its answer, in the store and the experiment that
+``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME`` name. By default no text is kept."""
 MAX_NEW_TOKENS = 1024
 MAX_TEXTS = 64
 """The most texts in one request."""
@@ -94,14 +99,18 @@ class CheckpointModel(PythonModel):
         """
         for column in model_input:
             require_texts(str(column), model_input[column])
+        answer = mlflow.trace(self._answer, name="predict") if os.environ.get(TRACES) == "on" else self._answer
+        return pd.DataFrame(answer(model_input.to_dict("records"), params or {}))
+
+    def _answer(self, rows: list[dict[str, Any]], params: dict[str, Any]) -> list[dict[str, Any]]:
         if self.task_model is None:
-            return self._continued([*model_input["text"]], params or {})
+            return self._continued([row["text"] for row in rows], params)
         try:
-            return pd.DataFrame(self.task_model.respond(model_input.to_dict("records")))
+            return self.task_model.respond(rows)
         except ValueError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
-    def _continued(self, texts: list[str], params: dict[str, Any]) -> pd.DataFrame:
+    def _continued(self, texts: list[str], params: dict[str, Any]) -> list[dict[str, Any]]:
         from plm_core.configs.stage_configs import LikelihoodConfig
         from plm_core.evaluation.likelihood import named, scorer_of
         from plm_core.evaluation.likelihood.document_scores import sum_scores, tokenized
@@ -123,14 +132,16 @@ class CheckpointModel(PythonModel):
         silent = objective.decoder is None
         config = LikelihoodConfig(stride=max(1, self.loaded.model.config.context // 2))
         scores = scorer_of(objective.likelihood)(self.loaded.model, read, config, self.device)
-        return pd.DataFrame(
+        quantity = named(objective.likelihood.name, self.loaded.tokenizer)
+        return [
             {
-                "text": texts,
-                "continuation": ["" if silent else generate(self.loaded, text, sampling) for text in texts],
-                "likelihood": [sum_scores([score]).bits_per_byte for score in scores],
-                "quantity": named(objective.likelihood.name, self.loaded.tokenizer),
+                "text": text,
+                "continuation": "" if silent else generate(self.loaded, text, sampling),
+                "likelihood": sum_scores([score]).bits_per_byte,
+                "quantity": quantity,
             }
-        )
+            for text, score in zip(texts, scores, strict=True)
+        ]
 
 
 set_model(CheckpointModel())

@@ -3,14 +3,17 @@
 The code that serves it is ``tasks/commands/serve.py``.
 """
 
+import logging
 import os
-import warnings
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow.pyfunc
-from mlflow.models import ModelSignature
+import pandas as pd
+from mlflow.models import Model, ModelSignature
+from mlflow.models.model import ModelInfo
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
@@ -33,17 +36,33 @@ TYPES: dict[str, Array | DataType] = {
     "number": DataType.double,
     "numbers": Array(DataType.double),
 }
+TEXT = "The state of the union is"
+"""Each text of the example of a request."""
 
 
 def model_parts(folder: Path) -> dict[str, Any]:
     """The arguments of ``mlflow.pyfunc``'s functions for a checkpoint."""
+    columns = signature(folder)
+    head = read_description(folder).head
+    choices = [TEXT] * len(head["task"]["labels"]) if head else []
+    row = {column.name: TEXT if column.type == DataType.string else choices for column in columns.inputs}
+    example = pd.DataFrame([row])
     return {
         "python_model": str(Path(__file__).parents[1] / "commands/serve.py"),
         "artifacts": {"checkpoint": str(folder)},
         "code_paths": [str(Path(plm_core.__file__).parent)],
         "pip_requirements": requirements(folder),
-        "signature": signature(folder),  # and no example: MLflow would run the model here
+        "signature": columns,
+        "input_example": (example, {"max_new_tokens": 8}) if columns.params else example,
     }
+
+
+def log_model(checkpoint_folder: Path) -> ModelInfo:
+    """Log a checkpoint as a model of the active run. ``mlflow.pyfunc.log_model`` would load it and answer the example;
+    registration does that later, in a process of its own."""
+    flavor = SimpleNamespace(save_model=lambda validate_serving_input, **parts: mlflow.pyfunc.save_model(**parts))
+    parts = model_parts(checkpoint_folder)
+    return Model.log(None, flavor, name=checkpoint_folder.name, validate_serving_input=False, **parts)
 
 
 def save_model(checkpoint_folder: Path, target: Path) -> None:
@@ -56,9 +75,8 @@ def save_model(checkpoint_folder: Path, target: Path) -> None:
         raise UserError(f"{target}: is not empty; expected an empty or a new folder")
     checkpoint.describe(checkpoint_folder)  # verified once, here: its files are large
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # four files of this machine are copied
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*An input example was not provided")
-        mlflow.pyfunc.save_model(str(target), **model_parts(checkpoint_folder))
+    logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
+    mlflow.pyfunc.save_model(str(target), **model_parts(checkpoint_folder))
 
 
 def signature(folder: Path) -> ModelSignature:

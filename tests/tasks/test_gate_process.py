@@ -137,7 +137,8 @@ def records(folder, champion, quantity="bits_per_byte", nats=20.0, **facts):
 
 def test_gate_record_has_both_sides(tmp_path):
     facts = {"metrics": {"parameters": 1234567, "seconds": 90.0}, "params": {"device": "some CPU"}}
-    text, page = records(tmp_path, True, **facts)
+    text, page = records(tmp_path, True, picture="report/verdict-1.svg", **facts)
+    assert "](get-artifact?path=report/verdict-1.svg&run_uuid=a1)\n" in text.partition("Side by side")[0]
     assert text.startswith(
         "Passed by the gate, compared on the same examples with version 1, the champion at that time"
     )
@@ -156,6 +157,7 @@ def test_gate_record_has_both_sides(tmp_path):
     assert "plm promote" not in text
     assert "[The run of this version](#/experiments/7/runs/a1)" in text
     assert "<td>1,234,567" in page
+    assert "<img" not in page
     assert "href" not in page  # they would lead nowhere in the frame in which MLflow shows the page
 
 

@@ -78,13 +78,20 @@ def test_mlflow_pages_show_key_figures(pages):
     paper = "document.querySelector('[data-testid=note-editor-preview-content]')"
     cells = page.run(f"[...{paper}.querySelectorAll('td')].map(cell => cell.innerText.split('\\u2003')[0])")
     assert {"model", "gpt", "shallow", "parameters", "next/score"} <= set(cells)
-    assert page.run(f"{paper}.querySelectorAll('img').length") == 0
+    run = client.get_run(client.get_model_version("plm", "2").run_id)
+    picture = f"get-artifact?path=report/verdict-1.svg&run_uuid={run.info.run_id}"
+    assert page.run(f"[...{paper}.querySelectorAll('img')].map(i => i.getAttribute('src'))") == [picture]
+    wait_until(lambda: page.run(f"{paper}.querySelector('img').naturalWidth"))
     links = page.run(f"[...{paper}.querySelectorAll('a')].map(a => a.getAttribute('href'))")
     assert links
     assert all(link.startswith(f"#/experiments/{experiment}/runs/") for link in links)
     report = next(link for link in links if link.endswith("report/report.html"))
     pages(report.removeprefix("#"), "report.html", "decision.html", "samples", "evidence")
     pages("/models/plm", "Each new checkpoint of the pipeline is a version here")
-    run = client.get_run(client.get_model_version("plm", "2").run_id)
     contexts = {tag.value for dataset in run.inputs.dataset_inputs for tag in dataset.tags if "context" in tag.key}
-    assert contexts == {"train", "valid", "test", "examples"}
+    (of_gpt,) = client.search_logged_models([experiment], "name = 'gpt'")
+    by_data = {metric.key: metric.dataset_name for metric in of_gpt.metrics}
+    test_split, task = "artifacts/corpus/splits/test.parquet", "artifacts/examples/next"
+    assert (by_data["bits_per_byte"], by_data["next/score"], by_data["score"]) == (test_split, task, None)
+    pages(f"/experiments/{experiment}/models", "Dataset:", f"{test_split} (#")  # and others further right
+    assert contexts == {"train", "valid", "test", "examples", "pairs"}

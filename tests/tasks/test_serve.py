@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from mlflow.exceptions import MlflowException
+from mlflows import use
 
 from plm_core import checkpoint
 from plm_core.benchmarks.example_readers import Answer, Example
@@ -22,7 +23,7 @@ from plm_core.finetuning.text_writer import TextModel
 from plm_core.generation import SamplingConfig
 from plm_core.objectives import OBJECTIVES
 from tasks.commands.serve import CheckpointModel
-from tasks.publishing.mlflow_model import requirements, save_model, signature
+from tasks.publishing.mlflow_model import log_model, requirements, save_model, signature
 
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 
@@ -107,6 +108,35 @@ def test_a_misspelt_parameter_is_named_by_the_model_that_mlflow_serves(served, t
     assert len(model.predict(text, {"temperature": 0.1, "max_new_tokens": 2})) == 1
 
 
+@pytest.mark.parametrize("served", [("gpt", "causal", "bpe")], indirect=True)
+def test_a_model_is_logged_with_an_example_that_it_has_not_yet_answered(served, tmp_path, folder, monkeypatch):
+    loads = []
+    load = checkpoint.load
+    monkeypatch.setattr(checkpoint, "load", lambda *place: loads.append(place) or load(*place))
+    use(f"sqlite:///{folder}/artifacts/mlflow/mlflow.db", monkeypatch)
+    with mlflow.start_run(experiment_id=mlflow.create_experiment("served", tmp_path.as_uri())):
+        logged = log_model(tmp_path / "model")
+    assert loads == []
+    model = mlflow.pyfunc.load_model(logged.model_uri)
+    example = mlflow.models.Model.load(logged.model_uri).load_input_example_params(logged.model_uri)
+    assert len(model.predict(model.input_example, example)) == len(loads) == 1
+
+
+@pytest.mark.parametrize("served", [("gpt", "causal", "bpe")], indirect=True)
+def test_requests_and_answers_are_kept_as_traces_only_if_someone_wants_that(served, folder, monkeypatch):
+    use(f"sqlite:///{folder}/artifacts/mlflow/mlflow.db", monkeypatch)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "served")
+    traces = mlflow.create_experiment("served", folder.as_uri())
+    for wanted, text in (("off", "so"), ("on", "ka so")):
+        monkeypatch.setenv("PLM_TRACES", wanted)
+        served[0].predict(None, pd.DataFrame({"text": [text]}), {"max_new_tokens": 3})
+    mlflow.flush_trace_async_logging()
+    (trace,) = mlflow.MlflowClient().search_traces([traces])
+    (span,) = trace.data.spans
+    assert span.inputs == {"rows": [{"text": "ka so"}], "params": {"max_new_tokens": 3}}
+    assert span.outputs[0]["continuation"]
+
+
 TASKS = {
     "classification": GlueTask("said", "classification", "", ("so", "ka si"), ("accuracy",), "accuracy"),
     "regression": GlueTask("far", "regression", "", (), ("pearson",), "pearson"),
@@ -182,6 +212,7 @@ def test_a_fine_tuned_model_is_served_with_the_answers_it_gave_when_it_was_train
             assert answer == KINDS[kind].served(ours.learned.task, right)
             assert row["probability"] == pytest.approx(confidence, rel=1e-4)
     assert len({str(row) for row in answered.to_dict("records")}) == len(asked_about)
+    assert len(model.predict(model.input_example)) == 1
 
 
 def test_a_request_that_a_fine_tuned_model_cannot_answer_is_refused_with_its_column(tmp_path, tokenizers):

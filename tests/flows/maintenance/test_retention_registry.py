@@ -61,6 +61,20 @@ def test_gc_keeps_needed_versions(root):
     assert newest not in whats(root)
 
 
+def test_gc_keeps_the_files_of_a_version_that_was_copied_into_another_model(root):
+    for content in (b"a", b"b"):
+        register(root, content)
+    with model_registry.open_registry(root) as opened:
+        opened.client.copy_model_version("models:/plm/1", "production")
+    run, model = run_of(root, "1"), model_of(root, "1")
+    deleted(root)
+    assert numbers(root) == ["2"]
+    with model_registry.open_registry(root) as opened:
+        assert opened.client.get_run(run).info.lifecycle_stage == "active"
+        opened.client.delete_model_version("production", "1")
+    assert (model / "MLmodel").exists()
+
+
 def test_gc_deletes_a_version_with_its_run_and_files(root):
     register(root, b"a")
     newest = register(root, b"b")

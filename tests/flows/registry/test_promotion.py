@@ -22,6 +22,7 @@ from flows.registry.mlflow_client import RegistrationFailed, RegistryError
 from flows.run.graph import Stage
 from plm_core import checkpoint
 from plm_core.evaluation import pair_scoring
+from plm_core.shared.files import sha256
 from plm_core.text.tokenizer_kinds import open_tokenizer, train_tokenizer
 from plm_core.text.tokenizers import MODEL_FILE, TokenizerConfig
 
@@ -120,11 +121,17 @@ def test_registered_model_lifecycle(root, tokenizer, capfd):
     assert promotion.register(root, [Stage("ingest")], None) == []
 
     first = train(root, tokenizer, seed=1, nats=200.0)
+    (root / "artifacts/corpus/splits").mkdir(parents=True)
+    (root / "artifacts/corpus/splits/test.parquet").write_bytes(b"as stage deduplicate writes it")
     with model_registry.open_registry(root) as opened:
         parent = opened.client.create_run(opened.experiment(), tags={"plm.journal": "k7"}).info.run_id
     (outcome,) = promotion.register(root, [Stage("ingest"), STAGE], "journal:k7")
     with model_registry.open_registry(root) as opened:
         assert opened.client.get_run(opened.champion().run_id).data.tags["mlflow.parentRunId"] == parent
+        (model,) = opened.client.search_logged_models([opened.experiment()])
+        data = "artifacts/corpus/splits/test.parquet"
+        by_data = [(metric.key, metric.dataset_name, metric.dataset_digest) for metric in model.metrics]
+        assert by_data == [("bits_per_byte", data, sha256(root / data)[:36])]
     assert (outcome.version, outcome.action) == ("1", "promoted")
     assert outcome.reasons == ["there is no champion yet, so it becomes the champion"]
     assert aliases(root) == {"1": ["champion"]}
@@ -190,6 +197,46 @@ def test_registered_model_lifecycle(root, tokenizer, capfd):
     assert promotion.rollback(root, "so was this").version == "1"
     with pytest.raises(RegistryError, match="version 1 is the champion, and there was none before it"):
         promotion.rollback(root, "")
+
+
+@pytest.mark.slow
+def test_a_version_is_promoted_in_another_registry_with_its_evidence_and_source(root, tokenizer, server, capsys):
+    for seed, nats in ((1, 200.0), (2, 210.0)):
+        digest = train(root, tokenizer, seed, nats)
+        promotion.register(root, [STAGE], None)
+
+    def promote(version, to, *more):
+        capsys.readouterr()
+        with contextlib.suppress(SystemExit):
+            cli.main(["promote", version, "--reason", "release", "--to", to, *more])
+        return "".join(capsys.readouterr())
+
+    for to, place in ((server.address, (server.address, "plm")), ("models:/production", (None, "production"))):
+        assert promote("2", to).startswith("error: plm: the gate has refused version 2; --force overrules it")
+        assert f"version 1 in {to}: promoted by hand: release; the gate was not asked" in promote("2", to, "--force")
+        assert f"version 1 in {to}: unchanged: it is the champion there" in promote("2", to, "--force")
+        assert f"version 2 in {to}: promoted by hand: release; bits_per_byte is significantly better" in promote(
+            "1", to
+        )
+        with model_registry.open_registry(root, *place) as there:
+            assert there.ledger.champions() == ["1", "2"]
+            copy = there.get("1")
+            assert (copy.tags["source.gate"], copy.tags["gate"], copy.tags["checkpoint.sha256"]) == (
+                "refused",
+                "overruled",
+                digest,
+            )
+            assert copy.tags["source"] == f"models:/plm/2 of sqlite:///{root}/artifacts/mlflow/mlflow.db"
+            text = there.client.get_model_version(there.name, "1").description
+            assert text.startswith("Overruled, promoted by hand: release\n\nCopied from models:/plm/2 of sqlite:")
+            assert "Refused by the gate, compared on the same examples with version 1" in text
+            assert there.client.get_run(copy.run_id).data.metrics == {"bits_per_byte": 2.1}
+            assert checkpoint.load(there.checkpoint(copy, root / f"copy of {there.name}{len(to)}")).digest == digest
+    assert aliases(root) == {"1": ["champion"], "2": ["challenger"]}
+    assert promote("9", server.address).startswith("error: plm: no version or alias '9'; versions are: 1, 2\n")
+    assert promote("1", "production").startswith("error: --to production: expected the address of another MLflow, or ")
+    server.kill()
+    assert promote("1", server.address).startswith(f"error: MLflow at {server.address}: ")
 
 
 @pytest.mark.slow
