@@ -1,9 +1,10 @@
 """Nights that carry on, beside training again from the beginning. `make bench-continual`.
 
 The State of the Union addresses come in twenty increments, in the order of their years. The first night reads five of
-them, so that something is held out; each later one reads one more, and carries on from the model of the night before; at the tenth and the last, the same model is also trained anew on all
-text so far. All are measured on the held-out addresses of all years: bits per byte by the model's last increment
-(rows) and the increment of the text (columns), so that below the diagonal stands what was forgotten.
+them, so that something is held out; each later one reads one more, and carries on from the model of the night before;
+at the tenth and the last, the same model is also trained anew on all text so far. All are measured on the held-out
+addresses of all years: bits per byte by the model's last increment (rows) and the increment of the text (columns), so
+that below the diagonal stands what was forgotten.
 
 Then the stages of the corpus read text of a given size, once from scratch and once after 5 % of it came to the rest.
 Writes ``artifacts/bench/continual.json``.
