@@ -362,19 +362,15 @@ def rollback(reason: Reason) -> None:
 
 
 @app.command()
-def listen(
-    address: Annotated[
-        str, Argument(help="The address at which MLflow reaches this machine, such as http://host:8808.")
-    ],
-    port: Annotated[int | None, Option(show_default="that of the address", help="Listen on this port.")] = None,
-) -> None:
-    """Record champions chosen in MLflow's UI at once, by its webhooks."""
-    from flows.registry import alias_webhook
+def watch() -> None:
+    """Record champions chosen in MLflow's UI at once, for as long as this command runs."""
+    from flows.registry import alias_watch
     from flows.schedule import notifications
 
+    print("watching the alias champion   (Ctrl-C stops it)", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
     with contextlib.suppress(KeyboardInterrupt):
-        for outcome in alias_webhook.moves(project(), address, port):
+        for outcome in alias_watch.moves(project()):
             print(f"version {outcome.version} {outcome.action}: {'; '.join(outcome.reasons)}", flush=True)
             notifications.notify_models(project(), [outcome])
 

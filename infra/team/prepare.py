@@ -15,7 +15,7 @@ from string import Template
 SETTINGS = Path(__file__).parent / "settings"
 PASSWORDS = (
     *("admin", "writer", "reader"),  # people; the last two have S3 accounts too
-    *("prefect", "flask", "webhooks", "s3_mlflow", "s3_writer", "s3_reader"),
+    *("prefect", "flask", "s3_mlflow", "s3_writer", "s3_reader"),
     *("database_mlflow", "database_auth", "database_prefect"),
 )
 PORTS = (
@@ -60,11 +60,9 @@ def prepare(folder: Path, host: str, port: int, tls: str) -> None:
     folder.mkdir(mode=0o711, parents=True, exist_ok=True)
     for name in ("caddy", "logs", "s3"):
         (folder / name).mkdir(mode=0o700, exist_ok=True)
-    words = passwords(folder)
     own = folder / "caddy/pki/authorities/local/root.crt"
     values = {
-        **{f"{name}_password": word for name, word in words.items()},
-        "webhook_key": f"{words['webhooks'][:43]}=",  # 32 bytes in base64, as Fernet takes them
+        **{f"{name}_password": word for name, word in passwords(folder).items()},
         **{f"{name}_port": port + number for number, name in enumerate(PORTS)},
         "team": folder,
         "host": host,
