@@ -17,6 +17,16 @@ def square(item, folder):
     (folder / "square").write_text(str(number**2))
 
 
+def square_together(item, folder):
+    """The square of a number, when as many processes as a second number says have begun one."""
+    number, count, log = item
+    square((number, 0, log), folder)
+    deadline = time.monotonic() + 1800
+    while len({line.split()[1] for line in Path(log).read_text().splitlines()}) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def refuse(item, folder):
     """Refuse an item where this is not the process that asks for it."""
     asks, kind = item
