@@ -1,8 +1,8 @@
 """Nights that carry on, beside training again from the beginning. `make bench-continual`.
 
-The State of the Union addresses come in twenty increments, in the order of their years. The first night reads five of
-them, so that something is held out; each later one reads one more, and carries on from the model of the night before;
-at the tenth and the last, the same model is also trained anew on all text so far. All are measured on the held-out
+The State of the Union addresses come in twenty increments, in the order of their years. The first night reads ten of
+them; each later one reads one more, and carries on from the model of the night before. In the middle and at the end,
+the same model is also trained anew on all text so far. All are measured on the held-out
 addresses of all years: bits per byte by the model's last increment (rows) and the increment of the text (columns), so
 that below the diagonal stands what was forgotten.
 
@@ -33,8 +33,10 @@ from plm_core.corpus.sources import SOURCES, open_source
 OUT = Path("artifacts/bench/continual.json")
 PROJECT, JUDGE = Path("artifacts/bench/nights"), Path("artifacts/bench/judge")
 INCREMENTS = 20
-FIRST = 5
+FIRST = 10
 """The increments of the first night."""
+ANEW = (15, 20)
+"""The increments after which the model is also trained anew."""
 ALONE = {"PLM_TRACKING": "off", "PLM_CORES": "1", "PLM_THREADS": "1"}
 READING = ("ingest planted", "clean", "deduplicate", "tokenizer own", "pack own")
 PART_BYTES = 8_000_000
@@ -111,25 +113,21 @@ def nights(steps: int, replay: float) -> list[dict[str, Any]]:
     for number, part in enumerate(increments):
         write(JUDGE, number, part)
 
-    # The tokenizer is the one of the first half, which is kept; both projects use it.
-    for number, part in enumerate(increments[: INCREMENTS // 2]):
+    # The tokenizer is that of the first night, which is kept; both projects use it.
+    for number, part in enumerate(increments[:FIRST]):
         write(PROJECT, number, part)
     read_text(PROJECT, tokenizer=True)
     shutil.copytree(PROJECT / "artifacts/tokenizers", JUDGE / "artifacts/tokenizers")
-    for number in range(1, INCREMENTS // 2):
-        (PROJECT / f"data/{number:02}.jsonl").unlink()
     read_text(JUDGE, tokenizer=False)
 
-    whole = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))["pretrain"]["gpt"]["training"][
-        "steps"
-    ]
+    params = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    whole = params["pretrain"]["gpt"]["training"]["steps"]
     carrying = {"steps": steps, "replay": replay}
     matrix, rows = [], []
-    for number, part in enumerate(increments):
-        write(PROJECT, number, part)
-        if number + 1 < FIRST:
-            continue
-        read_text(PROJECT, tokenizer=False)
+    for number in range(FIRST - 1, INCREMENTS):
+        if number >= FIRST:
+            write(PROJECT, number, increments[number])
+            read_text(PROJECT, tokenizer=False)
         set_gpt(PROJECT, carry_on=carrying)
         run(PROJECT, "ancestors")
         seconds, printed = run(PROJECT, "pretrain gpt")
@@ -137,7 +135,7 @@ def nights(steps: int, replay: float) -> list[dict[str, Any]]:
         matrix.append(judged(increment_of))
         print(f"{number + 1:>2}: {matrix[-1][-1]:.4f} bits per byte, {seconds:.0f} s; {note}", flush=True)
         print("    " + " ".join(f"{bits:.3f}" for bits in matrix[-1][:-1]), flush=True)
-        if number + 1 in (INCREMENTS // 2, INCREMENTS):
+        if number + 1 in ANEW:
             kept = PROJECT / "artifacts/models/carried"
             shutil.rmtree(kept, ignore_errors=True)
             (PROJECT / "artifacts/models/gpt").rename(kept)
