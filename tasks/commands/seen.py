@@ -69,6 +69,7 @@ def seen(
             raise UserError(f"{folder}: was trained with another {what} ({was[:12]}, now {now[:12]}); {remedy}")
     sizes = shape(described.architecture, described.model, section)
     steps = loop.steps
+    source = "training"
     text = store
     if (digest_before := described.lineage.ancestor) and config.carry_on:
         ancestor = paths.ANCESTORS / name / paths.ANCESTOR
@@ -77,8 +78,9 @@ def seen(
             raise UserError(f"{folder}: carried on from another {ancestor} ({digest_before[:12]}, now {now[:12]})")
         text, new = config.new_text(store, sizes, ancestor, digest_before)
         steps = config.carry_on.steps if new else 0
+        source = "carry_on"
     if not 1 <= step <= steps:
-        raise UserError(f"seen.step: {step}; expected 1 to {steps}, the steps of the run")
+        raise UserError(f"seen.step: {step}; expected 1 to {steps} ({section}.{source}.steps)")
     if rows < 1:
         raise UserError(f"seen.rows: {rows}; expected at least 1")
 

@@ -18,7 +18,7 @@ RECORD = "corpus.json"
 
 def ancestors() -> None:
     """For each model that carries on, keep the one in its place if the training text is not the one of last time."""
-    with stage("ancestors", ["models", "pretrain"], [CORPUS], metrics=False) as run:
+    with stage("ancestors", ["models"], [CORPUS], metrics=False) as run:
         for name in stage_parameters.models():
             carries_on = stage_parameters.read(f"pretrain.{name}").get("carry_on") is not None
             record = json.dumps({"sha256": run.inputs[CORPUS.as_posix()]} if carries_on else {}) + "\n"

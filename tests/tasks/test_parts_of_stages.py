@@ -169,13 +169,13 @@ def test_decontamination_finds_examples_in_any_part_of_the_text(small):
     shutil.rmtree(train)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ROWS_AT_ONCE", 2)
-        patch.setattr(module, "PART_BYTES", 20_000)
+        patch.setattr(module, "PART_BYTES", 8_000)
         write_documents(train, documents)
         assert len(pieces_of(train)) > 2
     small.run("tasks.stages.slices", "next")
     expected = (small.root / "artifacts/slices/next.csv").read_bytes()
     (small.root / "artifacts/slices/next.csv").unlink()
-    (small.root / "small_parts.py").write_text(SMALL_PARTS.replace("40_000", "20_000"))
+    (small.root / "small_parts.py").write_text(SMALL_PARTS.replace("40_000", "8_000"))
     # Alone it takes half a second for each part, so that two are seen before the third is done and all are deleted.
     process = small.start("small_parts", "slices", "slices", "next", PLM_CORES="1", SLOW="0.5")
     wait_for_results(small, "slices-next", process, 2)

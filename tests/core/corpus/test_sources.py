@@ -104,7 +104,7 @@ def test_source_parts_are_the_files_in_order(tmp_path, monkeypatch):
     assert ids == [["0.txt", "1.txt", "2.txt", "3.txt", "4.txt"], ["5.txt", "6.txt"], ["7.txt", "8.txt"]]
     assert [document for part in source.parts() for document in part.read()] == list(source.read())
     monkeypatch.setattr(folder_source, "MOST_PARTS", 2)
-    assert len(source.parts()) == 2
+    assert len(source.parts()) <= 2
     with pytest.raises(UserError, match="nothing to read in it"):
         SOURCES["folder"](str(tmp_path), pattern="*.csv").parts()
 
