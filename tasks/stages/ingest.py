@@ -28,9 +28,8 @@ def ingest(name: str) -> None:
     documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.jsonl"
     origin = paths.ORIGINS / f"{name}.json"
     with stage(f"ingest-{name}", [section], [Path(source.input)]) as run, pool(run, given) as workers:
-        unread = source.parts()
-        # A source that is its own only part does not say which files it reads.
-        read = workers.map("read", read_part, [(name, part) for part in unread], keep=unread != [source])
+        # Not kept: ids depend on the names of files, which the content of a part does not tell.
+        read = workers.map("read", read_part, [(name, part) for part in source.parts()])
         parts = parts_of((result / DOCUMENTS for result in read), unique=False)
         joined = workers.map("join", join_part, [(name, part) for part in parts], keep=True)
         counts = sum((Counter[str](json.loads((result / COUNTS).read_bytes())) for result in joined), Counter[str]())

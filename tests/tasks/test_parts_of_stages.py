@@ -228,6 +228,11 @@ def test_added_text_is_read_alone_and_gives_the_same_bytes(tmp_path):
     after = read(grown)
     assert read(anew) == after
     assert grown.files() == anew.files()
+    (grown.root / "records/00.jsonl").rename(grown.root / "records/renamed.jsonl")
+    finish(grown.start("small_parts", "ingest", "ingest", "own", PLM_CORES="1"), 0)
+    ids = [document.id for document in read_documents(grown.root / "artifacts/corpus/raw/own.parquet")]
+    assert any("renamed.jsonl" in name for name in ids)
+    assert not any("00.jsonl" in name for name in ids)
     for stage in stages:
         new = after[stage] - before[stage]
         assert new
