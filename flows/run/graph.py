@@ -197,7 +197,7 @@ class Graph:
     def reproducing(self, stage: str, force: bool = False) -> Iterator[Command | None]:
         """Do what ``dvc repro --single-item`` does around a stage's command, which the block runs.
 
-        Yields None if the outputs came from DVC's run cache. When the block succeeds, the outputs are kept and the
+        Yields None if the outputs came from DVC's cache. When the block succeeds, the outputs are kept and the
         result is recorded in ``dvc.lock``. The current folder must be the repository's: DVC's run cache expects that.
 
         Raises:
@@ -213,8 +213,12 @@ class Graph:
         with self._kept_from_others(node), _unless_it_fails(node):
             with self._locked(), self._cache_alone():
                 node.remove_outs(ignore_remove=False, force=False)
-                cached = False  # whether DVC's run cache had the outputs for the current dependencies
-                if not force:
+                # An output that the stage continues is part of its result, so DVC's run cache does not restore it.
+                for out in node.outs:
+                    if out.persist and not out.exists and not out.changed_cache():
+                        out.checkout()
+                cached = not force and not node.changed()
+                if not (force or cached):
                     with contextlib.suppress(RunCacheNotFoundError):
                         node.repo.stage_cache.restore(node)
                         cached = True
