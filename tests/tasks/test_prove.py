@@ -219,7 +219,7 @@ LIMITED = """
 import os, resource, runpy, sys
 os.dup2(1, 2)  # a pipe, which has no limit
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (2, resource.RLIM_INFINITY))
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
@@ -231,6 +231,7 @@ def test_a_full_disk_under_each_stage_is_one_line_and_leaves_what_was_there(smal
     monkeypatch.chdir(small.root)
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(small.root / ".dvc-site"))
     shutil.rmtree(small.root / "artifacts/compiled", ignore_errors=True)
+    shutil.rmtree(small.root / "artifacts/ancestors")  # it would not be written again
     (small.root / "tasks/stages/limited.py").write_text(LIMITED)
     before = small.files()
     full = []
