@@ -95,7 +95,7 @@ def judged(increment_of: dict[str, int]) -> np.ndarray:
     nats, sizes = np.zeros((2, INCREMENTS))
     with (JUDGE / "artifacts/evidence/gpt/likelihood.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(text for text in file if not text.startswith("#")):
-            place = increment_of[line["document"].removeprefix("own/")]
+            place = increment_of[line["id"].removeprefix("own/")]
             nats[place] += float(line["nats"])
             sizes[place] += float(line["bytes"])
     every = np.append(nats / np.maximum(sizes, 1), nats.sum() / sizes.sum()) / np.log(2)

@@ -19,7 +19,7 @@ def test_champion_moved_by_hand_is_in_the_ledger_without_a_command(server, tmp_p
     (root / "params.yaml").write_text(PARAMS)
     (root / "dvc.yaml").touch()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
-    client = mlflow.MlflowClient(server.address)
+    client = mlflow.MlflowClient(server.address, server.address)
     client.create_registered_model("plm")
     for content in (b"a", b"b"):
         register(root, content)
