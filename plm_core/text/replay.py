@@ -4,6 +4,7 @@ A model that reads only new text forgets the old; a share of old text prevents m
 "Simple and Scalable Strategies to Continually Pre-train Large Language Models", section 5).
 """
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -14,8 +15,12 @@ from plm_core.text.token_store import SomeDocuments, TokenStore
 
 
 def document_keys(store: TokenStore) -> np.ndarray:
+    """The ``keys_of`` the documents of a store."""
+    return keys_of(zip(store.ids(range(store.index.documents)), store.bytes.tolist(), strict=True))
+
+
+def keys_of(named: Iterable[tuple[str, int]]) -> np.ndarray:
     """A hash of each document's id and length in bytes, ``[documents]`` uint64: another text has another key."""
-    named = zip(store.ids(range(store.index.documents)), store.bytes.tolist(), strict=True)
     keys = (blake2b(f"{size} {identity}".encode(), digest_size=8).digest() for identity, size in named)
     return np.frombuffer(b"".join(keys), dtype="<u8")
 

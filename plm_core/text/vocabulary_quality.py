@@ -75,6 +75,12 @@ def measure(tokenizer: Tokenizer, trained_on: Sequence[str], held_out: Sequence[
     )
 
 
+def fertility_growth(tokenizer: Tokenizer, before: Iterable[str], now: Iterable[str]) -> float:
+    """How many times the tokens per byte of the texts ``before`` those of ``now`` take, both sampled."""
+    then, after = (measure(tokenizer, (), sample(texts)).bytes_per_token for texts in (before, now))
+    return then / after
+
+
 def unknown_rate(encoded: Iterable[np.ndarray]) -> float:
     """The share of tokens that are UNK."""
     unknown = count = 0

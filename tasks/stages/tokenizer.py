@@ -1,4 +1,5 @@
-"""Stage tokenizer: trains a tokenizer on the training split, or takes a given one, and measures its vocabulary.
+"""Stage tokenizer: trains a tokenizer on the training split, or takes a given one or that of the models that carry on,
+and measures its vocabulary.
 
 `python -m tasks.stages.tokenizer <name>`
 """
@@ -6,13 +7,23 @@
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from plm_core.config import UserError
-from plm_core.corpus.document import Texts, sample_row_groups
+from plm_core.corpus.document import Piece, Texts, read_documents, sample_row_groups
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_folder
+from plm_core.text.replay import keys_of
 from plm_core.text.tokenizer_kinds import open_tokenizer, read_tokenizer, train_tokenizer
-from plm_core.text.tokenizers import TokenizerConfig
-from plm_core.text.vocabulary_quality import comparison_words, costly_words, measure, sample, split_word
+from plm_core.text.tokenizers import Tokenizer, TokenizerConfig
+from plm_core.text.vocabulary_quality import (
+    comparison_words,
+    costly_words,
+    fertility_growth,
+    measure,
+    sample,
+    split_word,
+)
 from tasks.parameters import stage_parameters
 from tasks.runtime.stage import main, stage
 
@@ -24,7 +35,7 @@ def tokenizer(name: str) -> None:
     target = paths.TOKENIZERS / name
     corpus = paths.CORPUS / "train.parquet"
     held_out = paths.CORPUS / "valid.parquet"
-    with stage(f"tokenizer-{name}", [section], [corpus, held_out]) as run:
+    with stage(f"tokenizer-{name}", [section], [corpus, held_out, paths.KEPT_TOKENIZERS]) as run:
         pieces, share = sample_row_groups(corpus, config.learned_bytes)
         texts = Texts(pieces)
         try:
@@ -39,6 +50,8 @@ def tokenizer(name: str) -> None:
                     from plm_core.text.vocabulary_extension import extend_tokenizer  # with torch
 
                     made = read_tokenizer(target / made.file, extend_tokenizer(made, texts, config.extend))
+            elif (kept := kept_tokenizer(paths.KEPT_TOKENIZERS / name, config, pieces)) is not None:
+                made, share = kept, 0.0
             else:
                 made = read_tokenizer(target, train_tokenizer(texts, config))
         except ValueError as error:
@@ -57,6 +70,29 @@ def tokenizer(name: str) -> None:
         shown = [word for word, _ in costly_words(made, seen)] if config.given else comparison_words(unseen)
         for word in shown:
             print(f"  {word}: {split_word(made, word)}")
+
+
+def kept_tokenizer(folder: Path, config: TokenizerConfig, pieces: list[Piece]) -> Tokenizer | None:
+    """The tokenizer in a folder of ``paths.KEPT_TOKENIZERS``, if it has the section's kind and size and fits the text
+    that is new to its model."""
+    if not folder.is_dir():
+        return None
+    kept = open_tokenizer(folder)
+    if (kept.kind, kept.vocab_size) != (config.kind, config.vocab_size):
+        print(f"a new tokenizer: {folder} is {kept.kind} with {kept.vocab_size} pieces, and models begin anew")
+        return None
+    texts: dict[bool, list[str]] = {True: [], False: []}
+    documents = [document for file, groups in pieces for document in read_documents(file, groups)]
+    keys = keys_of((document.id, len(document.text.encode())) for document in documents)
+    for document, is_read in zip(documents, np.isin(keys, np.load(folder / paths.READ)).tolist(), strict=True):
+        texts[is_read].append(document.text)
+    growth = fertility_growth(kept, texts[True], texts[False]) if all(texts.values()) else 1.0
+    compared = f"new text takes {growth:.2f} times the tokens per byte"
+    if growth > config.renew_above:
+        print(f"a new tokenizer: with the old one {compared}; renew_above is {config.renew_above:g}; models begin anew")
+        return None
+    print(f"the tokenizer is kept: {compared}")
+    return kept
 
 
 if __name__ == "__main__":

@@ -11,17 +11,16 @@ from plm_core.shared.paths import READ
 from plm_core.text.replay import document_keys, new_and_replayed
 from plm_core.text.token_store import SomeDocuments, TokenStore
 
-ANCESTOR = "artifacts/ancestors/gpt/checkpoint"
+ANCESTOR = "artifacts/ancestors/models/gpt/checkpoint"
 
 
 def night(project):
-    """What follows from the sources, without a new tokenizer; what ancestors and pretrain print."""
-    for stage in ("ingest own", "clean", "deduplicate", "pack own"):
+    """What follows from the sources; what ancestors, with the tokenizer, and pretrain print."""
+    printed = {}
+    for stage in ("ingest own", "clean", "deduplicate", "ancestors", "tokenizer own", "pack own", "pretrain gpt"):
         name, *arguments = stage.split()
-        project.run(f"tasks.stages.{name}", *arguments)
-    kept, _ = project.run("tasks.stages.ancestors")
-    trained, _ = project.run("tasks.stages.pretrain", "gpt")
-    return kept, trained
+        printed[name], _ = project.run(f"tasks.stages.{name}", *arguments)
+    return printed["ancestors"] + printed["tokenizer"], printed["pretrain"]
 
 
 def gpt(project):
@@ -41,10 +40,11 @@ def texts(documents):
     return ["\n\n".join(" ".join(draw.permutation(words)[:30]) for _ in range(6)) for _ in range(12)]
 
 
+@pytest.mark.slow
 def test_nights_carry_on_where_there_is_new_text(small, texts):
     small.change(pretrain__gpt__carry_on={"steps": 8, "replay": 0.5})
     kept, trained = night(small)
-    assert "begins anew: there is no model to carry on from" in trained
+    assert "begins anew: there is no model to carry on from" in trained and "tokenizer is" not in kept
     first = gpt(small)
     assert first.config.lineage.ancestor is None
     assert not (small.root / ANCESTOR).exists()
@@ -53,6 +53,7 @@ def test_nights_carry_on_where_there_is_new_text(small, texts):
     add(small, "new", texts[:6])
     kept, trained = night(small)
     assert "gpt: carries on from artifacts/models/gpt" in kept
+    assert "the tokenizer is kept: new text takes 1.0" in kept
     store = TokenStore(small.root / "artifacts/tokens/own/train")
     new = [name for name in store.ids(range(store.index.documents)) if name.startswith("own/new")]
     assert f"carries on from {first.digest[:12]}: {len(new)} new documents and " in trained
@@ -90,6 +91,13 @@ def test_nights_carry_on_where_there_is_new_text(small, texts):
     small.change(pretrain__gpt__model__width=24)
     trained, _ = small.run("tasks.stages.pretrain", "gpt")
     assert f"begins anew: {ANCESTOR} is a model of another size" in trained
+
+    # Text that the tokenizer has no pieces for: a new one, and with it a new model.
+    small.change(pretrain__gpt__model__width=16, tokenizers__own__renew_above=1.02)
+    add(small, "other", [text.translate({ord(a): ord(a) + 0x390 for a in "abdeik"}) for text in texts])
+    kept, trained = night(small)
+    assert "a new tokenizer: with the old one new text takes " in kept
+    assert f"begins anew: {ANCESTOR} was made with another tokenizer" in trained
 
 
 def test_replay_is_the_wanted_share_of_the_text(small):
