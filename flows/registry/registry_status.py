@@ -66,6 +66,7 @@ def from_mlflow(root: Path) -> dict[str, Any]:
                 "reasons": version.tags.get("gate.reasons"),
                 "compared": json.loads(version.tags.get(TABLE_TAG, "null")),
                 "checkpoint_sha256": version.tags.get(DIGEST_TAG),
+                "ancestor_sha256": version.tags.get("checkpoint.ancestor"),
                 "stage": version.tags.get("dvc.stage"),
                 "git_commit": version.tags.get("git.commit"),
                 "created": version.created,
@@ -141,12 +142,17 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
 def sentences(registry: Mapping[str, Any]) -> Iterator[str]:
     """A sentence on each of the newest versions and on the champion, in rich's markup."""
     versions = registry["versions"]
+    by_digest = {version["checkpoint_sha256"]: version for version in versions if version["checkpoint_sha256"]}
     for version in reversed(_shown(versions)):
+        chain, earlier = [], version
+        while earlier := by_digest.get(earlier["ancestor_sha256"]):
+            chain.append(earlier["version"])
+        carried = f", carried on from version {' from '.join(chain)}" if chain else ""
         first = "champion" in version["aliases"]
         names = " (champion)" if first else "".join(f" ({alias})" for alias in version["aliases"])
         by_hand = "made the champion by hand after it was " if first and version["gate"] == "refused" else ""
         verdict = f"{by_hand}{version['gate'] or 'not judged yet'}. {version['reasons'] or ''}".rstrip()
-        yield f"version {version['version']}{names}, {version['stage']}: {verdict}"
+        yield f"version {version['version']}{names}, {version['stage']}{carried}: {verdict}"
     if registry["notice"]:
         yield f"[yellow]warning[/yellow]        {registry['notice']}"
     champion = next((v["version"] for v in versions if "champion" in v["aliases"]), None)

@@ -24,6 +24,8 @@ class Lineage:
     """Pairs of a step (from 0) and the total number of batches that rollbacks had skipped from that step on."""
     ancestor: str | None = None
     """The digest of the checkpoint that it carried on from; null if it began anew."""
+    nights: int = 0
+    """How many runs have carried on since one began anew."""
 
     def batch(self, step: int) -> int:
         """The data index (from 0) of the batch that a step (from 0) read."""

@@ -39,7 +39,11 @@ class CarryOnConfig:
     """The number of weight updates of a night that carries on; the rate rises and falls in them as it does in
     ``training.steps`` (Ibrahim et al. 2024, section 4)."""
     replay: Annotated[float, Field(ge=0, lt=1)] = 0.8
-    """The share of old text in what such a night reads."""
+    """The least share of old text in what such a night reads; more, if there is not enough new text for its steps."""
+    rate: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """The peak of the learning rate in these steps, as a share of the section's."""
+    nights: PositiveInt = 30
+    """After this many runs that carried on, the next begins anew, and the gate compares the two."""
 
 
 @section
@@ -88,7 +92,7 @@ class PretrainConfig:
         """What a run reads that carries on from ``ancestor``, a checkpoint with this digest, and the number of its
         documents that are new to it; the whole store if none is."""
         assert self.carry_on is not None
-        least = 2 * self.training.batch * self.rows(sizes).context
+        least = self.carry_on.steps * self.training.batch * self.rows(sizes).context
         seed = stream_seed(self.training.seed, "replay", digest)
         some, new = new_and_replayed(store, ancestor, self.carry_on.replay, least, seed)
         return (some, new) if new else (store, 0)

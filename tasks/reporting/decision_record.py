@@ -110,6 +110,7 @@ def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, lis
         return [UNKNOWN if math.isnan(value) else f"{value / divisor:{form}}{unit}" for value in values]
 
     tables = [held.tables.get(LIKELIHOOD) for held in evidence]
+    ancestors = [side["tags"].get("checkpoint.ancestor", "")[:10] or "nothing" for side in sides]
     return {
         "model": tag("plm.model"),
         "architecture": tag("plm.architecture"),
@@ -118,6 +119,7 @@ def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, lis
             f"{table.value:.4f} {plain(table.metric)}" if table and not math.isnan(table.value) else UNKNOWN
             for table in tables
         ],
+        **({"carried on from": ancestors} if {*ancestors} != {"nothing"} else {}),
         "parameters": metric("parameters", ",.0f"),
         "tokens read": metric("positions", ",.0f"),
         "pretrained in": metric("seconds", ",.1f", " minutes", 60),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.config import UserError
+from plm_core.configs.checkpoint_description import read_description
 from plm_core.shared import paths
 from plm_core.shared.files import sha256_path
 from tasks.parameters import stage_parameters
@@ -48,9 +49,13 @@ def facts(model: str) -> Facts:
         cost = {"seconds": taken.seconds, "joules": taken.joules, "cost": taken.cost}
         metrics |= {name: value for name, value in cost.items() if value is not None}
         metrics["peak_memory_gib"] = taken.peak_memory / GIB
+    tags = labels(model, data)
+    with contextlib.suppress(UserError):
+        if (lineage := read_description(paths.MODELS / model).lineage) and lineage.ancestor:
+            tags |= {"checkpoint.ancestor": lineage.ancestor, "checkpoint.nights": str(lineage.nights)}
     files = {"": paths.REPORT, "samples": paths.SAMPLES / f"{model}.json"}
     return Facts(
-        labels(model, data),
+        tags,
         {name: section for name, section in sections.items() if section is not None},
         metrics,
         data,

@@ -4,6 +4,7 @@
 """
 
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -20,6 +21,7 @@ from plm_core.configs.checkpoint_description import read_description
 from plm_core.objectives import build_objective
 from plm_core.objectives.objective import Batch, Loss
 from plm_core.shared import paths
+from plm_core.shared.files import atomic_folder
 from plm_core.text.cooccurrence import begin_with_frequencies, begin_with_neighbours
 from plm_core.text.replay import document_keys
 from plm_core.text.samplers import stream_seed
@@ -135,12 +137,20 @@ def pretrain(name: str) -> None:
             valid_nats=float(best.valid_loss or 0.0),
             published=read_description(Path(config.start.checkpoint)).published if config.start else None,
             lineage=checkpoint.Lineage(
-                stores[0].digest, digest(stage_parameters.read(section)), skipped_batches(reports), night.ancestor
+                stores[0].digest,
+                digest(stage_parameters.read(section)),
+                skipped_batches(reports),
+                night.ancestor,
+                night.nights,
             ),
         )
         made = paths.MODELS / name
         curve = paths.CURVES / f"{name}.csv"
-        checkpoint.save(made, weights, tokenizer, description, read=night.read)
+        if night.ancestor and not loop.steps:  # the same bytes, so the registry has this version
+            with atomic_folder(made, checksums=False) as new:
+                shutil.copytree(paths.ANCESTORS / name / paths.ANCESTOR, new, dirs_exist_ok=True)
+        else:
+            checkpoint.save(made, weights, tokenizer, description, read=night.read)
         write_curve(curve, reports)
         run.metrics |= {
             "parameters": sum(tensor.numel() for tensor in weights.values() if tensor.is_floating_point()),
@@ -181,6 +191,8 @@ class Night(NamedTuple):
     training: LoopConfig
     ancestor: str | None = None
     """The digest of its checkpoint."""
+    nights: int = 0
+    """How many runs will have carried on since one began anew."""
     step: int = 0
     """The step that the ancestor's weights come from."""
     read: np.ndarray | None = None
@@ -202,13 +214,18 @@ def carry_on(config: PretrainConfig, model: Any, tokenizer: Tokenizer, text: Tok
     their_model = shape(theirs.architecture, theirs.model, str(folder / checkpoint.CONFIG_FILE))
     if config.architecture != theirs.architecture or differing_sizes(model.config, their_model):
         return Night(text, loop, read=read, note=f"begins anew: {folder} is a model of another size")
+    nights = theirs.lineage.nights if theirs.lineage else 0
+    if nights >= config.carry_on.nights:
+        return Night(text, loop, read=read, note=f"begins anew, after {nights} runs that carried on")
     ancestor = checkpoint.load(folder)
     model.load_state_dict(ancestor.model.state_dict())
     some, new = config.new_text(text, model.config, folder, ancestor.digest)
+    slower = replace(loop.optimizer, learning_rate=loop.optimizer.learning_rate * config.carry_on.rate)
     return Night(
         some,
-        replace(loop, steps=config.carry_on.steps if new else 0),
+        replace(loop, steps=config.carry_on.steps if new else 0, optimizer=slower),
         ancestor.digest,
+        nights + 1,
         ancestor.config.step,
         np.union1d(read, np.load(folder / paths.READ)),
         f"carries on from {ancestor.digest[:12]}: {new:,} new documents and {some.index.documents - new:,} old ones"

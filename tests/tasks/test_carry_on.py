@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from plm_core import checkpoint
 from plm_core.shared.paths import READ
@@ -44,7 +43,8 @@ def texts(documents):
 def test_nights_carry_on_where_there_is_new_text(small, texts):
     small.change(pretrain__gpt__carry_on={"steps": 8, "replay": 0.5})
     kept, trained = night(small)
-    assert "begins anew: there is no model to carry on from" in trained and "tokenizer is" not in kept
+    assert "begins anew: there is no model to carry on from" in trained
+    assert "tokenizer is" not in kept
     first = gpt(small)
     assert first.config.lineage.ancestor is None
     assert not (small.root / ANCESTOR).exists()
@@ -84,8 +84,7 @@ def test_nights_carry_on_where_there_is_new_text(small, texts):
     third = gpt(small)
     _, trained = night(small)
     assert f"{third.digest[:12]} has read all documents: it is not trained" in trained
-    for name, tensor in gpt(small).model.state_dict().items():
-        assert torch.equal(tensor, third.model.state_dict()[name])
+    assert gpt(small).digest == third.digest
 
     # A model of another size cannot carry on.
     small.change(pretrain__gpt__model__width=24)
