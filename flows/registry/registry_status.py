@@ -145,7 +145,7 @@ def sentences(registry: Mapping[str, Any]) -> Iterator[str]:
     by_digest = {version["checkpoint_sha256"]: version for version in versions if version["checkpoint_sha256"]}
     for version in reversed(_shown(versions)):
         chain, earlier = [], version
-        while earlier := by_digest.get(earlier["ancestor_sha256"]):
+        while earlier := by_digest.get(earlier.get("ancestor_sha256")):
             chain.append(earlier["version"])
         carried = f", carried on from version {' from '.join(chain)}" if chain else ""
         first = "champion" in version["aliases"]

@@ -38,7 +38,7 @@ FIRST = 10
 ANEW = (15, 20)
 """The increments after which the model is also trained anew."""
 ALONE = {"PLM_TRACKING": "off", "PLM_CORES": "1", "PLM_THREADS": "1"}
-READING = ("ingest planted", "clean", "deduplicate", "tokenizer own", "pack own")
+READING = ("ingest planted", "clean", "deduplicate", "ancestors", "tokenizer own", "pack own")
 PART_BYTES = 8_000_000
 
 
@@ -81,8 +81,10 @@ def set_gpt(project: Path, **changes: Any) -> None:
     (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
 
 
-def read_text(project: Path, tokenizer: bool) -> None:
-    for stage in ("ingest own", "clean", "deduplicate", *(["tokenizer own"] if tokenizer else []), "pack own"):
+def read_text(project: Path) -> None:
+    """Read the text; the judge, which trains no model, has the tokenizer of the other project."""
+    learned = ("ancestors", "tokenizer own") if project == PROJECT else ()
+    for stage in ("ingest own", "clean", "deduplicate", *learned, "pack own"):
         run(project, stage)
 
 
@@ -102,7 +104,7 @@ def judged(increment_of: dict[str, int]) -> np.ndarray:
     return np.where(np.append(sizes, 1) > 0, every, np.nan)
 
 
-def nights(steps: int, replay: float) -> list[dict[str, Any]]:
+def nights(steps: int, replay: float, rate: float) -> list[dict[str, Any]]:
     """All nights; the rows of the result."""
     increments = addresses()
     increment_of = {document.id: number for number, part in enumerate(increments) for document in part}
@@ -113,23 +115,19 @@ def nights(steps: int, replay: float) -> list[dict[str, Any]]:
     for number, part in enumerate(increments):
         write(JUDGE, number, part)
 
-    # The tokenizer is that of the first night, which is kept; both projects use it.
-    for number, part in enumerate(increments[:FIRST]):
-        write(PROJECT, number, part)
-    read_text(PROJECT, tokenizer=True)
-    shutil.copytree(PROJECT / "artifacts/tokenizers", JUDGE / "artifacts/tokenizers")
-    read_text(JUDGE, tokenizer=False)
-
     params = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
     whole = params["pretrain"]["gpt"]["training"]["steps"]
-    carrying = {"steps": steps, "replay": replay}
+    carrying = {"steps": steps, "replay": replay, "rate": rate}
+    for number, part in enumerate(increments[: FIRST - 1]):
+        write(PROJECT, number, part)
     matrix, rows = [], []
     for number in range(FIRST - 1, INCREMENTS):
-        if number >= FIRST:
-            write(PROJECT, number, increments[number])
-            read_text(PROJECT, tokenizer=False)
+        write(PROJECT, number, increments[number])
         set_gpt(PROJECT, carry_on=carrying)
-        run(PROJECT, "ancestors")
+        read_text(PROJECT)
+        if not matrix:  # the tokenizer of the first night is kept, or the judge refuses the later models
+            shutil.copytree(PROJECT / "artifacts/tokenizers", JUDGE / "artifacts/tokenizers")
+            read_text(JUDGE)
         seconds, printed = run(PROJECT, "pretrain gpt")
         note = next(line for line in printed.splitlines() if "begins anew" in line or "carries on" in line)
         matrix.append(judged(increment_of))
@@ -173,7 +171,7 @@ def reading(megabytes: int) -> dict[str, Any]:
     totals = []
     for what in ("after 5 % more", "from scratch"):
         begun = time.perf_counter()
-        spent = {stage: run(project, stage)[0] for stage in READING if what == "from scratch" or "token" not in stage}
+        spent = {stage: run(project, stage)[0] for stage in READING}
         parts = ", ".join(f"{stage.split()[0]} {seconds:.1f}" for stage, seconds in spent.items())
         totals.append(sum(spent.values()))
         print(f"{megabytes} MB {what}: {totals[-1]:.1f} s ({parts}), {time.perf_counter() - begun:.0f} by the clock")
@@ -191,10 +189,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--steps", type=int, default=480, help="of a night that carries on")
     parser.add_argument("--replay", type=float, default=0.8)
+    parser.add_argument("--rate", type=float, default=0.3)
     parser.add_argument("--megabytes", type=int, default=400, help="of the text that is read; 0 leaves that out")
     parser.add_argument("--no-nights", action="store_true")
     given = parser.parse_args()
-    rows = [] if given.no_nights else nights(given.steps, given.replay)
+    rows = [] if given.no_nights else nights(given.steps, given.replay, given.rate)
     rows += [reading(given.megabytes)] if given.megabytes else []
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

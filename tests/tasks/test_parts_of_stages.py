@@ -131,7 +131,7 @@ def contents(project):
 @pytest.mark.slow
 def test_stage_outputs_do_not_depend_on_parts_and_processes(project, tmp_path):
     one_core, three_cores = project.copied(tmp_path / "one"), project.copied(tmp_path / "three")
-    for stage in ("clean", "deduplicate", "tokenizer own", "pack own"):
+    for stage in ("clean", "deduplicate", "ancestors", "tokenizer own", "pack own"):
         name, *arguments = stage.split()
         project.run(f"tasks.stages.{name}", *arguments)
     for checkout, cores in ((one_core, "1"), (three_cores, "3")):
