@@ -142,11 +142,13 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
 def sentences(registry: Mapping[str, Any]) -> Iterator[str]:
     """A sentence on each of the newest versions and on the champion, in rich's markup."""
     versions = registry["versions"]
-    by_digest = {version["checkpoint_sha256"]: version for version in versions if version["checkpoint_sha256"]}
+    by_digest = {d: version for version in versions if (d := version.get("checkpoint_sha256"))}
     for version in reversed(_shown(versions)):
-        chain, earlier = [], version
-        while earlier := by_digest.get(earlier.get("ancestor_sha256")):
-            chain.append(earlier["version"])
+        chain: list[str] = []
+        digest = version.get("ancestor_sha256")
+        while digest in by_digest:
+            chain.append(by_digest[digest]["version"])
+            digest = by_digest[digest].get("ancestor_sha256")
         carried = f", carried on from version {' from '.join(chain)}" if chain else ""
         first = "champion" in version["aliases"]
         names = " (champion)" if first else "".join(f" ({alias})" for alias in version["aliases"])

@@ -26,8 +26,8 @@ def ancestors() -> None:
             carries_on = stage_parameters.read(f"pretrain.{name}").get("carry_on") is not None
             record = json.dumps({"sha256": run.inputs[CORPUS.as_posix()]} if carries_on else {}) + "\n"
             folder = paths.ANCESTORS / name
-            file, ancestor = folder / RECORD, folder / paths.ANCESTOR
-            if not file.is_file() or file.read_text(encoding="utf-8") != record:
+            ancestor = folder / paths.ANCESTOR
+            if not (file := folder / RECORD).is_file() or file.read_text(encoding="utf-8") != record:
                 latest = paths.MODELS / name
                 if not (latest / paths.READ).is_file():  # the run before was interrupted, or did not carry on
                     latest = ancestor

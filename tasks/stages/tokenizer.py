@@ -51,7 +51,8 @@ def tokenizer(name: str) -> None:
 
                     made = read_tokenizer(target / made.file, extend_tokenizer(made, texts, config.extend))
             elif (kept := kept_tokenizer(paths.KEPT_TOKENIZERS / name, config, pieces)) is not None:
-                made, share = kept, 0.0
+                made = kept
+                share = 0.0
             else:
                 made = read_tokenizer(target, train_tokenizer(texts, config))
         except ValueError as error:

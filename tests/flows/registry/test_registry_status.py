@@ -91,10 +91,11 @@ def test_the_gate_s_own_numbers_are_shown_and_what_was_left_out_with_its_reason(
             "table": [left, row | {"champion": None, "difference": None, "verdict": "no champion"}],
         },
     )
-    third = version("3", ["challenger", "champion"], gate="refused", reasons="worse by 0.1")
+    third = version("3", ["challenger", "champion"], gate="refused", reasons="worse by 0.1", ancestor_sha256="second")
     neither = {"metric": "x", "champion": None, "challenger": None, "difference": None, "verdict": "not measured"}
     compared["table"].append(neither | {"note": "neither has it"})
-    second = version("2", ["challenger"], gate="refused", reasons="worse by 0.053", compared=compared)
+    digests = {"checkpoint_sha256": "second", "ancestor_sha256": "gone"}
+    second = version("2", ["challenger"], gate="refused", reasons="worse by 0.053", compared=compared) | digests
     out = io.StringIO()
     registry_status.show(
         Console(file=out, width=200),
@@ -110,7 +111,7 @@ def test_the_gate_s_own_numbers_are_shown_and_what_was_left_out_with_its_reason(
         "version 2: tickets/score not compared: the challenger was not measured on it",
         "version 1 (champion), pretrain@gpt: passed. there is no champion yet",
         "version 2 (challenger), pretrain@gpt: refused. worse by 0.053",
-        "version 3 (champion), pretrain@gpt: made the champion by hand after it was refused. worse by 0.1",
+        "version 3 (champion), pretrain@gpt, carried on from version 2: made the champion by hand after it was refused. worse by 0.1",
         "warning        odd",
         "champion       plm version 3",
     ]
