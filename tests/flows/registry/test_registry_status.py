@@ -111,8 +111,8 @@ def test_the_gate_s_own_numbers_are_shown_and_what_was_left_out_with_its_reason(
         "version 2: tickets/score not compared: the challenger was not measured on it",
         "version 1 (champion), pretrain@gpt: passed. there is no champion yet",
         "version 2 (challenger), pretrain@gpt: refused. worse by 0.053",
-        "version 3 (champion), pretrain@gpt, carried on from version 2: made the champion by hand after it was refused. "
-        "worse by 0.1",
+        "version 3 (champion), pretrain@gpt, carried on from version 2: made the champion by hand after it was "
+        "refused. worse by 0.1",
         "warning        odd",
         "champion       plm version 3",
     ]
