@@ -216,7 +216,7 @@ def carry_on(config: PretrainConfig, model: Any, tokenizer: Tokenizer, text: Tok
         return Night(text, loop, read=read, note=f"begins anew: {folder} is a model of another size")
     nights = theirs.lineage.nights if theirs.lineage else 0
     if nights >= config.carry_on.nights:
-        return Night(text, loop, read=read, note=f"begins anew, after {nights} runs that carried on")
+        return Night(text, loop, read=read, note=f"begins anew: {nights} in a row have carried on")
     ancestor = checkpoint.load(folder)
     model.load_state_dict(ancestor.model.state_dict())
     some, new = config.new_text(text, model.config, folder, ancestor.digest)

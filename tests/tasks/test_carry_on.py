@@ -86,6 +86,10 @@ def test_nights_carry_on_where_there_is_new_text(small, texts):
     assert f"{third.digest[:12]} has read all documents: it is not trained" in trained
     assert gpt(small).digest == third.digest
 
+    # After so many nights, one begins anew.
+    small.change(pretrain__gpt__carry_on={"steps": 8, "replay": 0.5, "nights": 1})
+    assert "begins anew: 1 in a row have carried on" in small.run("tasks.stages.pretrain", "gpt")[0]
+
     # A model of another size cannot carry on.
     small.change(pretrain__gpt__model__width=24)
     trained, _ = small.run("tasks.stages.pretrain", "gpt")
