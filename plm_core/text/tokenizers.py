@@ -62,7 +62,7 @@ class TokenizerConfig:
     learned_bytes: PositiveInt = 500_000_000
     """About how many bytes of the training text to learn from, evenly spread over it; all if it has fewer. The kinds of
     sentencepiece take about four times as much memory."""
-    renew_above: Annotated[float, Field(ge=1)] = 1.1
+    renew_above: Annotated[float, Field(ge=1)] = 1.5
     """Only if a model carries on from the run before: its tokenizer is kept unless new text takes more than this many
     times as many tokens per byte as the text that the model has read. With a new one, models begin anew."""
     given: GivenTokenizer | None = None
