@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from plm_core.config import UserError
 from plm_core.evaluation import comparison, significance
 from plm_core.evaluation.answers import Results
@@ -102,7 +104,7 @@ class GateRow:
     interval: Interval | None = None
     """The interval of the difference at ``promotion.alpha``."""
     strict: Interval | None = None
-    """The interval at the level at which a challenger passes; the level falls with each earlier challenger."""
+    """The interval at the level at which a challenger passes, ``GateRules.level``."""
     earlier: str = ""
     """The version compared with, if it is not the champion but one before it."""
 
@@ -148,8 +150,7 @@ def judged_rows(
     judged: dict[str, GateRow] = {}
     changes: dict[str, Draws] = {}
     rng = significance.generator()
-    # With G groups, at least 2 of the 2 ** G swaps are as extreme as the data: if G is too small, p exceeds alpha.
-    fewest = 1 + math.ceil(math.log2(1 / rules.alpha))
+    fewest = _fewest(rules.alpha)
     for name in sorted(name for name in rules.metrics if name != EVERY_TASK):
         rule = rules.metrics[name]
         ours = challenger.table(name)
@@ -206,6 +207,11 @@ def _value(metric: str, table: Table | None) -> float | None:
     return table.value if table and base_quantity(table.metric) == metric and math.isfinite(table.value) else None
 
 
+def _fewest(level: float) -> int:
+    """With G groups, at least 2 of the 2 ** G swaps are as extreme as the data: with fewer groups, p exceeds this."""
+    return 1 + math.ceil(math.log2(1 / level))
+
+
 def _mean(values: Sequence[float | None]) -> float | None:
     measured = [value for value in values if value is not None]
     return math.fsum(measured) / len(measured) if measured and len(measured) == len(values) else None
@@ -245,10 +251,9 @@ def decide(
 ) -> Verdict:
     """Judge the challenger; without a champion it passes when every metric is a finite number.
 
-    ``earlier_challengers`` is the number of challengers already judged against this champion: each lowers the level at
-    which the next passes, by Bonferroni's correction. Objections to a challenger are judged at
-    ``promotion.alpha``. If only sets of minimal pairs tell the two apart, a likelihood that both have is the primary:
-    it is measured on all of the text.
+    ``earlier_challengers`` is the number of challengers already judged against any champion: each lowers the level at
+    which the next passes. Objections to a challenger are judged at ``promotion.alpha``. If only sets of minimal pairs
+    tell the two apart, a likelihood that both have is the primary: it is measured on all of the text.
 
     Raises:
         UserError: the challenger's evidence lacks what the rules need.
@@ -260,7 +265,7 @@ def decide(
     if hopeless:
         reason = f"the champion's evidence holds other examples than the challenger's: {', '.join(differ)}"
         return Verdict(passed=False, reasons=[reason], table=[], examples_differ=differ)
-    level = rules.alpha / (earlier_challengers + 1)
+    level = rules.level(earlier_challengers + 1)
     table = judged_rows(challenger, champion, rules, resamples, level)
     # The row by which a challenger passes.
     primary = next(row for row in table if row.metric == rules.primary)
@@ -279,7 +284,7 @@ def decide(
     # Better, or not worse and cheaper.
     metrics = tasks if primary.metric == EVERY_TASK else [primary.metric]
     results = [(champion.results(name), challenger.results(name)) for name in metrics]
-    p = significance.permutation(results, significance.generator(), resamples)
+    p = significance.permutation(results, significance.generator(), resamples, level)
     low, high = primary.gains(primary.strict)
     ends = f"{primary.strict.low:+.4g} to {primary.strict.high:+.4g}"
     difference = f"{primary.difference:+.4g}, {100 - 100 * level:.4g}% interval {ends}, p = {p:.2g}"
@@ -301,6 +306,9 @@ def decide(
         within = f"{primary.metric} is not worse by more than promotion.margin = {rules.margin:g}: {difference}"
         cheaper = f"{within}, and the model is cheaper: {costs}"
         reason = cheaper if passed else f"{reason}, and the model is not cheaper: {costs}"
+    groups = sum(min(len(np.unique(side.groups)) for side in pair) for pair in results)
+    if not better and groups < (fewest := _fewest(level)):
+        reason += f"; {groups} groups of examples, and at least {fewest} are needed to be significantly better"
     reason += f"; {primary.note}" if primary.note else ""
     if passed and not against:
         return Verdict(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)

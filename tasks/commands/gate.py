@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from plm_core.evaluation.evidence import SCORE, task_files
-from plm_core.evaluation.gate_rules import EVERY_TASK, GateRules, source
+from plm_core.evaluation.gate_rules import EVERY_TASK, LOOKS, GateRules, source
 from plm_core.evaluation.promotion_gate import also_against, decide, read_evidence
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_text
@@ -31,7 +31,7 @@ def judge(
     out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
     champion: Annotated[Path | None, Option(help="Compare it with the champion in this evidence folder.")] = None,
     earlier_challengers: Annotated[
-        int, Option(min=0, help="This many others have already been compared with this champion.")
+        int, Option(min=0, help="This many others have already been compared with a champion.")
     ] = 0,
     earlier: Annotated[
         tuple[str, Path] | None,
@@ -53,9 +53,10 @@ def judge(
     if earlier and decision.table:
         before = read_evidence(earlier[1], rules, partial=True)
         decision = also_against(decision, evidence, earlier[0], before, rules)
-    if earlier_challengers and champion:
+    if champion and decision.table:
         number = earlier_challengers + 1
-        note = f"promotion.alpha is divided by {number}: this is challenger {number} of this champion"
+        spread = f"promotion.alpha = {rules.alpha:g} is spread over the first {LOOKS} challengers in this registry"
+        note = f"{spread}: number {number} passes at a level of {rules.level(number):.2g}"
         decision = replace(decision, reasons=[*decision.reasons, note])
     rows: list[dict[str, Any]] = []
     for row in decision.table:

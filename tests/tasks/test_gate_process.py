@@ -73,7 +73,7 @@ promotion:
 
 
 def test_gate_command_judges_another_architecture_by_tasks(tmp_path):
-    for name, right, quantity in [("old", 3, "bits_per_byte"), ("new", 9, "pseudo_bits_per_byte")]:
+    for name, right, quantity in [("old", 1, "bits_per_byte"), ("new", 9, "pseudo_bits_per_byte")]:
         evidence(tmp_path, name, 10.0, sha=name, quantity=quantity)
         rows = "".join(f"{i},x,,{'abc'[i % 3]},{'abc'[(i + (i >= right)) % 3]},0.75,accuracy,r\n" for i in range(9))
         (tmp_path / name / "era.1.csv").write_text(
