@@ -13,7 +13,14 @@ from plm_core.config import UserError, from_dict
 from plm_core.evaluation.answers import Answers, Sums, score_by_subset
 from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, Table, read_task
 from plm_core.evaluation.gate_rules import GateRules, MetricRule
-from plm_core.evaluation.promotion_gate import UNJUDGED, Evidence, also_against, decide, read_evidence
+from plm_core.evaluation.promotion_gate import (
+    UNJUDGED,
+    Evidence,
+    also_against,
+    also_on_old_text,
+    decide,
+    read_evidence,
+)
 
 RULES = GateRules(
     primary="bits_per_byte",
@@ -494,6 +501,27 @@ def test_gate_takes_a_missing_likelihood_of_an_earlier_champion(tmp_path, nats, 
     lost = also_against(alone, sides[0], "1", Evidence({}), rules)
     assert (lost.passed, lost.earlier_differs) == (True, ["likelihood.csv"])
     assert lost.reasons[-1].startswith("bits_per_byte: not comparable; compared with version 1")
+
+
+@pytest.mark.parametrize(("forgotten", "passed", "verdict"), [(0.3, False, "worse"), (0.0, True, "equal")])
+def test_gate_refuses_what_has_forgotten_old_text(tmp_path, forgotten, passed, verdict):
+    """Ten old documents, and twenty new ones that the challenger has learned."""
+    champion, challenger = (write(tmp_path / name, documents=30) for name in ("champion", "challenger"))
+    change = [forgotten] * 10 + [-0.9] * 20
+    rewritten(challenger / "likelihood.csv", lambda row: {"nats": float(row["nats"]) + change[int(row["id"])]})
+    registered = write(tmp_path / "registered", documents=10, nats=2.0, rule="an older one")
+    sides = [read_evidence(folder, RULES) for folder in (challenger, champion)]
+    whole = judge(challenger, champion)
+    tables = [read_evidence(folder, RULES).tables[LIKELIHOOD] for folder in (registered, champion)]
+    decision, same = (also_on_old_text(whole, *sides, table, RULES) for table in tables)
+    assert (whole.passed, decision.passed, decision.table[:-1]) == (True, passed, whole.table)
+    row = decision.table[-1]
+    assert (row.metric, row.verdict, row.examples) == ("bits_per_byte on old text", verdict, 10)
+    assert row.difference == pytest.approx(forgotten / 10 / math.log(2))
+    judged = "worse by 0.04328; the tolerance is 0" if forgotten else "equal"
+    counted = "(10 of 30 documents, which the champion was registered with)"
+    assert decision.reasons[-1] == f"bits_per_byte on old text: {judged} {counted}"
+    assert same is whole  # all documents are old
 
 
 @pytest.mark.parametrize("quantity", COMPARED)
