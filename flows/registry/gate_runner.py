@@ -80,6 +80,14 @@ def judge(
         if champion:
             looks = registry.ledger.earlier_challengers(champion.number, challenger.number)
             arguments += ["--champion", str(evidence[champion.number]), "--earlier-challengers", str(looks)]
+            # Its old text: what it was registered with, before it is evaluated on the current examples.
+            registered, wrong = registry.stored_evidence(champion, work / "registered", again=False)
+            if wrong:
+                warn(
+                    f"version {champion.number}: its first evidence {wrong}: its old text is not judged apart"
+                )
+            else:
+                arguments += ["--registered", str(registered)]
 
         def gate() -> dict[str, Any]:
             out = work / "decision.json"

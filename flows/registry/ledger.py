@@ -125,10 +125,11 @@ class Ledger:
         return stack
 
     def earlier_challengers(self, champion: str, version: str) -> int:
-        """How many other versions the gate has refused against this champion."""
+        """How often another version was judged against a champion, or this one against another champion; judged again
+        against the same one, it does not count again."""
         entries = [run.data.params for run in self._finished()]
-        against = {e["version"] for e in entries if e["action"] == "refused" and e["previous"] == champion}
-        return len(against - {version})
+        pairs = {(e["version"], e["previous"]) for e in entries if e["previous"] and e["action"] != ROLLED_BACK}
+        return len(pairs - {(version, champion)})
 
     def tags_of(self, version: str) -> dict[str, str]:
         """The tags that completed decisions have given a version; later ones win."""

@@ -206,17 +206,18 @@ class Registry:
 
     # What a version holds: the evidence in its run, its checkpoint in a model that the run has logged.
 
-    def stored_evidence(self, version: Version, target: Path) -> tuple[Path, str]:
-        """Download the latest evidence of a version into ``target``, a new folder.
+    def stored_evidence(self, version: Version, target: Path, again: bool = True) -> tuple[Path, str]:
+        """Download the latest evidence of a version, or without ``again`` that which it was registered with, into
+        ``target``, a new folder.
 
         Returns:
             The folder with it, and what is wrong with it, empty for nothing.
         """
-        again = version.tags.get(AGAIN_TAG)
-        expected = again or version.tags.get(EVIDENCE_TAG)
+        digest = version.tags.get(AGAIN_TAG) if again else None
+        expected = digest or version.tags.get(EVIDENCE_TAG)
         target.mkdir()
         with skip_if_deleted():
-            folder = Path(self.client.download_artifacts(version.run_id, _evidence_path(again), str(target)))
+            folder = Path(self.client.download_artifacts(version.run_id, _evidence_path(digest), str(target)))
             whole = expected in (None, evidence_digest(sorted(folder.iterdir())))
             return folder, "" if whole else "is damaged"
         return target, "has been deleted"

@@ -106,9 +106,10 @@ class Table:
         apart = np.array([hash_position(f"report/{name}") < share for name in self.names])
         if self.groups < ENOUGH or not apart.any():
             return self, None
-        return self._part(~apart), self._part(apart)
+        return self.part(~apart), self.part(apart)
 
-    def _part(self, chosen: np.ndarray) -> "Table":
+    def part(self, chosen: np.ndarray) -> "Table":
+        """The examples for which ``chosen``, ``[N]`` bool, holds."""
         places = np.flatnonzero(chosen)
         results = self.results.take(places)
         return replace(

@@ -21,6 +21,8 @@ from plm_core.evaluation.evidence import (
 EVERY_TASK = SCORE
 """A rule of this name applies to every task, or set of minimal pairs, in the challenger's evidence that has no rule of
 its own. As the primary it is also the plain mean of all tasks' scores (Wang et al. 2019, section 3)."""
+LOOKS = 365
+"""The number of challengers over which ``alpha`` is the probability of a false promotion."""
 
 
 @section
@@ -41,8 +43,8 @@ class GateRules:
     """The metric on which the challenger must be better, or not worse and cheaper. ``score`` can compare any two
     models; without tasks it stands for the challenger's own likelihood."""
     alpha: Annotated[float, Field(gt=0, lt=1)]
-    """The significance level of the tests, usually 0.05: at most this often, a challenger that is no better is taken
-    for better. The confidence of intervals is one minus this level, 95 %."""
+    """Usually 0.05: the probability that, of the first 365 challengers, any that is no better is promoted as better,
+    whoever is champion in between. Objections are judged at this level, and intervals cover one minus it, 95 %."""
     margin: NonNegativeFloat
     """The non-inferiority margin, in the primary's own unit: a challenger shown not to be worse by more than this
     counts as not worse. It passes if it is cheaper."""
@@ -97,6 +99,14 @@ class GateRules:
                 f"tasks in finetune.tasks, or promotion.metrics.{quantity}"
             )
         return replace(self, primary=quantity, metrics=rules)
+
+    def level(self, look: int) -> float:
+        """The two-sided level at which the challenger of this look, counted from 1, passes.
+
+        Only the better half of it promotes, so these halves, which fall as 1 / look, add up to ``alpha`` after
+        ``LOOKS``: a union bound, however much the challengers depend on each other.
+        """
+        return 2 * self.alpha / (look * sum(1 / k for k in range(1, LOOKS + 1)))
 
     def tasks(self) -> list[str]:
         """The metrics that are a task's own score: those that ``score`` is the mean of."""

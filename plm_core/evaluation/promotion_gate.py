@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from plm_core.config import UserError
 from plm_core.evaluation import comparison, significance
 from plm_core.evaluation.answers import Results
@@ -102,7 +104,10 @@ class GateRow:
     interval: Interval | None = None
     """The interval of the difference at ``promotion.alpha``."""
     strict: Interval | None = None
-    """The interval at the level at which a challenger passes; the level falls with each earlier challenger."""
+    """The interval at the level at which a challenger passes, ``GateRules.level``."""
+    tolerance: float = 0.0
+    examples: int | None = None
+    groups: int | None = None
     earlier: str = ""
     """The version compared with, if it is not the champion but one before it."""
 
@@ -124,7 +129,7 @@ class GateRow:
             return replace(self, verdict="no champion")
         return replace(self, difference=round(self.challenger - self.champion, DIGITS))
 
-    def judged(self, change: Draws, tolerance: float, alpha: float, level: float) -> "GateRow":
+    def judged(self, change: Draws, alpha: float, level: float) -> "GateRow":
         """The row with the intervals from resamples of the difference, and the verdict that follows."""
         interval, strict = (significance.interval(change, 1 - error) for error in (alpha, level))
         low, high = self.gains(interval)
@@ -132,10 +137,10 @@ class GateRow:
             verdict = "equal"
         elif self.gain > 0:
             verdict = "better" if low > 0 else "better, perhaps by chance"
-        elif self.gain >= -tolerance:
+        elif self.gain >= -self.tolerance:
             verdict = "worse within its tolerance"
         elif high < 0:
-            verdict = "worse" if high < -tolerance else "worse, perhaps within its tolerance"
+            verdict = "worse" if high < -self.tolerance else "worse, perhaps within its tolerance"
         else:
             verdict = "worse, perhaps by chance"
         return replace(self, interval=interval, strict=strict, verdict=verdict)
@@ -148,14 +153,13 @@ def judged_rows(
     judged: dict[str, GateRow] = {}
     changes: dict[str, Draws] = {}
     rng = significance.generator()
-    # With G groups, at least 2 of the 2 ** G swaps are as extreme as the data: if G is too small, p exceeds alpha.
-    fewest = 1 + math.ceil(math.log2(1 / rules.alpha))
+    fewest = _fewest(rules.alpha)
     for name in sorted(name for name in rules.metrics if name != EVERY_TASK):
         rule = rules.metrics[name]
         ours = challenger.table(name)
         theirs = champion.table(name) if champion else None
         assert ours is not None  # ``decide`` checks
-        row = GateRow(name, rule.direction, _value(name, theirs), _value(name, ours))
+        row = GateRow(name, rule.direction, _value(name, theirs), _value(name, ours), tolerance=rule.tolerance)
         # A verdict without a test, if the metric cannot be compared; only the others are resampled.
         if base_quantity(ours.metric) != name:
             row = replace(row, verdict="not measured", note=_quantities(name, ours, theirs))
@@ -165,6 +169,8 @@ def judged_rows(
             row = replace(row, verdict="not comparable", note=_quantities(name, ours, theirs))
         else:
             row = row.measured(champion is None)
+        if row.difference is not None:
+            row = replace(row, examples=len(ours.examples), groups=ours.groups)
         if row.difference is not None and ours.groups < fewest:
             few = f"{ours.groups} groups of examples; at least {fewest} are needed at promotion.alpha = {rules.alpha:g}"
             row = replace(row, verdict=NOTHING, note=few)
@@ -178,7 +184,7 @@ def judged_rows(
                 significance.interval(side - guess, 1 - rules.alpha).low for guess in constant for side in (old, new)
             ]
             row = replace(row, note=UNLEARNED if above and max(above) <= 0 else "")
-            row = row.judged(changes[name], rule.tolerance, rules.alpha, level)
+            row = row.judged(changes[name], rules.alpha, level)
         judged[name] = row
     if EVERY_TASK in rules.metrics:
         # The mean over all tasks that could show a difference.
@@ -188,10 +194,11 @@ def judged_rows(
         note = f"without {', '.join(silent)}" if silent else ""
         champions, challengers = ([getattr(judged[task], of) for task in tasks] for of in ("champion", "challenger"))
         row = GateRow(EVERY_TASK, rule.direction, _mean(champions), _mean(challengers), note=note)
+        row = replace(row, tolerance=rule.tolerance)
         row = row.measured(champion is None) if tasks else replace(row, verdict=NOTHING)
         if row.difference is not None:
             mean = significance.mean([changes[name] for name in tasks])
-            row = row.judged(mean, rule.tolerance, rules.alpha, level)
+            row = row.judged(mean, rules.alpha, level)
         judged[EVERY_TASK] = row
     return [judged[name] for name in rules.metrics]
 
@@ -204,6 +211,11 @@ def deciding_tasks(table: Iterable[GateRow], rules: GateRules) -> list[str]:
 
 def _value(metric: str, table: Table | None) -> float | None:
     return table.value if table and base_quantity(table.metric) == metric and math.isfinite(table.value) else None
+
+
+def _fewest(level: float) -> int:
+    """With G groups, at least 2 of the 2 ** G swaps are as extreme as the data: with fewer groups, p exceeds this."""
+    return 1 + math.ceil(math.log2(1 / level))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -245,10 +257,9 @@ def decide(
 ) -> Verdict:
     """Judge the challenger; without a champion it passes when every metric is a finite number.
 
-    ``earlier_challengers`` is the number of challengers already judged against this champion: each lowers the level at
-    which the next passes, by Bonferroni's correction. Objections to a challenger are judged at
-    ``promotion.alpha``. If only sets of minimal pairs tell the two apart, a likelihood that both have is the primary:
-    it is measured on all of the text.
+    ``earlier_challengers`` is the number of challengers already judged against any champion: each lowers the level at
+    which the next passes. Objections to a challenger are judged at ``promotion.alpha``. If only sets of minimal pairs
+    tell the two apart, a likelihood that both have is the primary: it is measured on all of the text.
 
     Raises:
         UserError: the challenger's evidence lacks what the rules need.
@@ -260,7 +271,7 @@ def decide(
     if hopeless:
         reason = f"the champion's evidence holds other examples than the challenger's: {', '.join(differ)}"
         return Verdict(passed=False, reasons=[reason], table=[], examples_differ=differ)
-    level = rules.alpha / (earlier_challengers + 1)
+    level = rules.level(earlier_challengers + 1)
     table = judged_rows(challenger, champion, rules, resamples, level)
     # The row by which a challenger passes.
     primary = next(row for row in table if row.metric == rules.primary)
@@ -269,8 +280,8 @@ def decide(
     if primary.metric == EVERY_TASK and likelihoods and all(challenger.tables[source(t)].of_pairs for t in tasks):
         primary = likelihoods[0]
     # What counts against it, however good it is on the primary metric.
-    against = [_objection(row, rules) for row in table if row.verdict in OBJECTIONS]
-    against += [_objection(primary, rules)] if primary.verdict in UNJUDGED else []
+    against = [_objection(row) for row in table if row.verdict in OBJECTIONS]
+    against += [_objection(primary)] if primary.verdict in UNJUDGED else []
     if champion is None:
         reasons = against or ["there is no champion yet, so it becomes the champion"]
         return Verdict(not against, reasons, table)
@@ -279,7 +290,7 @@ def decide(
     # Better, or not worse and cheaper.
     metrics = tasks if primary.metric == EVERY_TASK else [primary.metric]
     results = [(champion.results(name), challenger.results(name)) for name in metrics]
-    p = significance.permutation(results, significance.generator(), resamples)
+    p = significance.permutation(results, significance.generator(), resamples, level)
     low, high = primary.gains(primary.strict)
     ends = f"{primary.strict.low:+.4g} to {primary.strict.high:+.4g}"
     difference = f"{primary.difference:+.4g}, {100 - 100 * level:.4g}% interval {ends}, p = {p:.2g}"
@@ -301,11 +312,14 @@ def decide(
         within = f"{primary.metric} is not worse by more than promotion.margin = {rules.margin:g}: {difference}"
         cheaper = f"{within}, and the model is cheaper: {costs}"
         reason = cheaper if passed else f"{reason}, and the model is not cheaper: {costs}"
+    groups = sum(min(len(np.unique(side.groups)) for side in pair) for pair in results)
+    if not better and groups < (fewest := _fewest(level)):
+        reason += f"; {groups} groups of examples, and at least {fewest} are needed to be significantly better"
     reason += f"; {primary.note}" if primary.note else ""
     if passed and not against:
         return Verdict(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)
     if not passed and worse and primary.verdict in OBJECTIONS:
-        against.remove(_objection(primary, rules))  # the reason says so
+        against.remove(_objection(primary))  # the reason says so
     return Verdict(False, against if passed else [*against, reason], table, differ)
 
 
@@ -327,13 +341,44 @@ def also_against(
     )
     if not hopeless:
         (row,) = judged_rows(challenger, earlier, only, resamples, rules.alpha)
-    worse = row.verdict == "worse"
     what = f"version {version}, the last champion that has a {name}"
-    passed = decision.passed and not worse
-    reason = f"{_objection(row, rules) if worse else f'{name}: {row.verdict}'}; compared with {what}"
-    reasons = [*(decision.reasons if passed or not decision.passed else []), *([reason] if passed or worse else [])]
     row = replace(row, earlier=version, note=row.note and f"not compared with {what}: {row.note}")
-    return replace(decision, passed=passed, reasons=reasons, table=[*decision.table, row], earlier_differs=differ)
+    return replace(_with(decision, row, f"; compared with {what}"), earlier_differs=differ)
+
+
+def also_on_old_text(
+    decision: Verdict,
+    challenger: Evidence,
+    champion: Evidence,
+    registered: Table,
+    rules: GateRules,
+    resamples: int = significance.RESAMPLES,
+) -> Verdict:
+    """The decision, but a refusal if the challenger's likelihood is significantly worse, beyond its tolerance, on the
+    documents that the champion's likelihood held when it was registered: a mean over new text, too, can hide what was
+    forgotten. The last row compares the two on them; there is none if all documents are old, or none is."""
+    ours, theirs = (side.tables.get(LIKELIHOOD) for side in (challenger, champion))
+    if ours is None or theirs is None or (ours.metric, ours.examples) != (theirs.metric, theirs.examples):
+        return decision
+    old = {example[:2] for example in registered.examples}
+    held = np.array([example[:2] in old for example in ours.examples])
+    name = base_quantity(ours.metric)
+    if held.all() or not held.any() or name not in rules.metrics:
+        return decision
+    only = replace(rules, primary=name, metrics={name: rules.metrics[name]})
+    sides = [Evidence({LIKELIHOOD: table.part(held)}) for table in (ours, theirs)]
+    (row,) = judged_rows(*sides, only, resamples, rules.alpha)
+    row = replace(row, metric=f"{name} on old text")
+    return _with(decision, row, f" ({held.sum()} of {len(held)} documents, which the champion was registered with)")
+
+
+def _with(decision: Verdict, row: GateRow, what: str) -> Verdict:
+    """The decision with another row, which may turn it into a refusal."""
+    worse = row.verdict == "worse"
+    passed = decision.passed and not worse
+    reason = f"{_objection(row) if worse else f'{row.metric}: {row.verdict}'}{what}"
+    reasons = [*(decision.reasons if passed or not decision.passed else []), *([reason] if passed or worse else [])]
+    return replace(decision, passed=passed, reasons=reasons, table=[*decision.table, row])
 
 
 def _others(challenger: Evidence, champion: Evidence, rules: GateRules) -> tuple[list[str], bool]:
@@ -352,9 +397,9 @@ def _others(challenger: Evidence, champion: Evidence, rules: GateRules) -> tuple
     return files, hopeless
 
 
-def _objection(row: GateRow, rules: GateRules) -> str:
+def _objection(row: GateRow) -> str:
     if row.verdict in UNJUDGED:
         return f"{row.metric}: {row.verdict}, and is promotion.primary: {row.note}"
     if row.verdict == "not finite":
         return f"{row.metric}: not a finite number"
-    return f"{row.metric}: worse by {-row.gain:.4g}; the tolerance is {rules.metrics[row.metric].tolerance:g}"
+    return f"{row.metric}: worse by {-row.gain:.4g}; the tolerance is {row.tolerance:g}"

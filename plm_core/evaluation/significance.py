@@ -20,8 +20,10 @@ from scipy.special import stdtr, stdtrit
 
 from plm_core.evaluation.answers import Results, subset_masks
 
-RESAMPLES = 10_000
+RESAMPLES, MOST = 10_000, 1_000_000
 SEED = 20_260_101
+TAIL = 10
+"""With fewer draws beyond a point, they do not say how many of all possible ones are beyond it."""
 EXACT_BELOW = 25
 """The number of discordant pairs from which McNemar's statistic follows chi squared well enough."""
 CHUNK = 60_000
@@ -148,14 +150,18 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
 
 def interval(draws: Draws, level: float = 0.95) -> Interval:
     """The percentile interval that holds ``level`` of the draws, within the limits of the value; for a single group it
-    is these limits. Few groups or seeds widen it by Student's t (Hesterberg 2015)."""
+    is these limits. Few groups or seeds widen it by Student's t (Hesterberg 2015). At a level at which fewer than
+    ``TAIL`` draws lie beyond an end, it reaches at least as far as Student's t times their standard deviation."""
     freedom = draws.freedom
     if not freedom:
         return Interval(*draws.limits)
     values = draws.total
-    wider = stdtrit(freedom, (1 + level) / 2) / stdtrit(math.inf, (1 + level) / 2)
-    ends = values.mean() + (np.quantile(values, [(1 - level) / 2, (1 + level) / 2]) - values.mean()) * wider
-    low, high = np.clip(ends, *draws.limits)
+    middle, t = values.mean(), stdtrit(freedom, (1 + level) / 2)
+    wider = t / stdtrit(math.inf, (1 + level) / 2)
+    low, high = middle + (np.quantile(values, [(1 - level) / 2, (1 + level) / 2]) - middle) * wider
+    if (1 - level) / 2 * len(values) < TAIL:
+        low, high = min(low, middle - t * values.std()), max(high, middle + t * values.std())
+    low, high = np.clip([low, high], *draws.limits)
     return Interval(float(low), float(high))
 
 
@@ -166,30 +172,44 @@ def interval_of(results: Results, resamples: int = RESAMPLES) -> Interval:
 
 
 def permutation(
-    pairs: Sequence[tuple[Results, Results]], rng: np.random.Generator, resamples: int = RESAMPLES
+    pairs: Sequence[tuple[Results, Results]],
+    rng: np.random.Generator,
+    resamples: int = RESAMPLES,
+    level: float = 1.0,
 ) -> float:
     """The two-sided p-value of the mean difference over tasks, if chance decided which model gave which answer.
 
     ``pairs`` has the two models' results on each task. On each group of examples their answers are swapped by a fair
     coin, all seeds together, so it holds for these seeds only (Dror et al. 2018, section 3.2); p counts the data
-    themselves once (Phipson and Smyth 2010).
+    themselves once (Phipson and Smyth 2010). While fewer than ``TAIL`` draws are as extreme as the data, up to
+    ``TAIL / level``, or ``MOST``, are drawn in all, so that p can be compared with ``level``; p of equal models is
+    still no more often below a level than that level says (Besag and Clifford 1991).
     """
     seen = 0.0
-    differences = np.zeros(resamples)
+    tasks = []
     for left, right in pairs:
         units = units_of([left, right])
         first, second = units.cells
         both = first.joined(cast(Any, second))  # of one kind
         counts = units.counts @ units.rows
         seen += _difference(both, counts[None], 0 * counts[None])[0] / len(pairs)
-        parts = []
-        for size in _chunks(resamples, 2 * max(units.rows.shape)):
-            # Of the groups of a kind, which are interchangeable, only the number that is swapped matters.
-            swapped = rng.binomial(units.counts, 0.5, size=(size, len(units.counts))) @ units.rows
-            parts.append(_difference(both, counts - swapped, swapped))
-        differences += np.concatenate(parts) / len(pairs)
-    # Rounding must not make an equal difference smaller.
-    return float((1 + np.sum(np.abs(differences) >= abs(seen) - 1e-12)) / (resamples + 1))
+        tasks.append((both, units, counts))
+    wanted = min(math.ceil(TAIL / level), MOST)
+    drawn, beyond, more = 0, 0, resamples
+    while more > 0:
+        differences = np.zeros(more)
+        for both, units, counts in tasks:
+            parts = []
+            for size in _chunks(more, 2 * max(units.rows.shape)):
+                # Of the groups of a kind, which are interchangeable, only the number that is swapped matters.
+                swapped = rng.binomial(units.counts, 0.5, size=(size, len(units.counts))) @ units.rows
+                parts.append(_difference(both, counts - swapped, swapped))
+            differences += np.concatenate(parts) / len(pairs)
+        # Rounding must not make an equal difference smaller.
+        beyond += int(np.sum(np.abs(differences) >= abs(seen) - 1e-12))
+        drawn += more
+        more = min(9 * drawn, wanted - drawn) if beyond < TAIL else 0
+    return (1 + beyond) / (drawn + 1)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from plm_core.evaluation.evidence import SCORE, task_files
-from plm_core.evaluation.gate_rules import EVERY_TASK, GateRules, source
-from plm_core.evaluation.promotion_gate import also_against, decide, read_evidence
+from plm_core.evaluation.evidence import LIKELIHOOD, SCORE, read_likelihood, task_files
+from plm_core.evaluation.gate_rules import LOOKS, GateRules
+from plm_core.evaluation.promotion_gate import also_against, also_on_old_text, decide, read_evidence
 from plm_core.shared import paths
 from plm_core.shared.files import atomic_text
 from tasks.parameters import stage_parameters
@@ -31,11 +31,14 @@ def judge(
     out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
     champion: Annotated[Path | None, Option(help="Compare it with the champion in this evidence folder.")] = None,
     earlier_challengers: Annotated[
-        int, Option(min=0, help="This many others have already been compared with this champion.")
+        int, Option(min=0, help="This many others have already been compared with a champion.")
     ] = 0,
     earlier: Annotated[
         tuple[str, Path] | None,
         Option(help="Compare the likelihood with this earlier version and evidence folder too."),
+    ] = None,
+    registered: Annotated[
+        Path | None, Option(help="Compare both on the old text too: the champion's evidence when it was registered.")
     ] = None,
     about: Annotated[Path | None, Option(help="Write the decision record too, with the facts in this file.")] = None,
 ) -> None:
@@ -53,15 +56,14 @@ def judge(
     if earlier and decision.table:
         before = read_evidence(earlier[1], rules, partial=True)
         decision = also_against(decision, evidence, earlier[0], before, rules)
-    if earlier_challengers and champion:
+    if registered and other and decision.table and (registered / LIKELIHOOD).is_file():
+        decision = also_on_old_text(decision, evidence, other, read_likelihood(registered / LIKELIHOOD), rules)
+    if champion and decision.table:
         number = earlier_challengers + 1
-        note = f"promotion.alpha is divided by {number}: this is challenger {number} of this champion"
+        spread = f"promotion.alpha = {rules.alpha:g} is spread over the first {LOOKS} challengers in this registry"
+        note = f"{spread}: number {number} passes at a level of {rules.level(number):.2g}"
         decision = replace(decision, reasons=[*decision.reasons, note])
-    rows: list[dict[str, Any]] = []
-    for row in decision.table:
-        table = None if row.metric == EVERY_TASK or row.difference is None else evidence.tables[source(row.metric)]
-        counts = {"examples": len(table.examples) if table else None, "groups": table.groups if table else None}
-        rows.append(asdict(row) | {"tolerance": rules.metrics[row.metric].tolerance} | counts)
+    rows: list[dict[str, Any]] = [asdict(row) for row in decision.table]
     missing = task_files(champion).keys() - task_files(challenger) if champion else ()
     note = "the challenger was not measured on it"
     rows += ({"metric": f"{task}/{SCORE}", "verdict": "not measured", "note": note} for task in sorted(missing))

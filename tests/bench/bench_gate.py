@@ -3,9 +3,10 @@
 Each pair answers nine tasks of GLUE's sizes (at most 1,000 examples), from 2, 3 or 5 seeds. Examples come in documents
 of 1 to 20, some of which are hard for both models and some of which either model likes. Half of the pairs are equal:
 their expected scores are, over documents and seeds. In the other half the challenger is better by one of ``GAINS`` at
-every task. A fifth of the equal pairs are judged once more as if each example were independent, and a tenth as many
-champions meet an equal challenger on the same examples in each of 30 nights. Rates with intervals at 95 % are printed
-and written to ``artifacts/bench/gate.json``.
+every task. A fifth of the equal pairs are judged once more as if each example were independent. At three of the tasks,
+champions meet another equal challenger on the same examples in each of the 365 nights of a year, and challengers that
+are better by one of ``YEAR_GAINS`` on its first, 30th or last night. Rates with intervals at 95 % are printed and
+written to ``artifacts/bench/gate.json``.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from scipy.stats import norm
 
 from plm_core.evaluation.answers import Answers, score_by_subset
 from plm_core.evaluation.evidence import Table
-from plm_core.evaluation.gate_rules import GateRules, MetricRule
+from plm_core.evaluation.gate_rules import LOOKS, GateRules, MetricRule
 from plm_core.evaluation.promotion_gate import Evidence, decide
 from plm_core.evaluation.significance import wilson
 from plm_core.shared.files import atomic_text
@@ -46,11 +47,13 @@ RULES = GateRules(
 )
 FEW = ("sst2", "qnli", "rte")
 """The tasks of the nights."""
-NIGHTS = 30
+FEW_RULES = replace(RULES, metrics={name: RULES.metrics[name] for name in ("score", *(f"{t}/score" for t in FEW))})
+LOOKED_AT = (1, 30, LOOKS)
+YEAR_GAINS = (0.04, 0.06, 0.08, 0.12)
 RESAMPLES = 500
-"""A twentieth of the gate's: an error rate needs no more."""
-FINER = 1_000
-"""For the nights, whose level comes down to a thirtieth."""
+"""A twentieth of the gate's: an error rate needs no more. Where p is small, the gate draws more by itself."""
+NIGHTLY = 200
+"""Those of a night, of which a year has many."""
 
 
 def examples(rng, task):
@@ -102,18 +105,22 @@ def judged(seed, gain):
     return outcomes
 
 
-def nights(seed):
-    """Whether one of ``NIGHTS`` challengers that are equal to the champion passes: without the correction, and with."""
+def year(seed):
+    """How many challengers of a year that are equal to the champion pass."""
     rng = np.random.default_rng(seed)
     questions = {task: examples(rng, task) for task in FEW}
-    rules = replace(RULES, metrics={name: RULES.metrics[name] for name in ("score", *(f"{t}/score" for t in FEW))})
-    champion = evidence({task: answers(rng, task, questions[task], 0.0, 3) for task in FEW})
-    passed = [False, False]
-    for night in range(NIGHTS):
-        challenger = evidence({task: answers(rng, task, questions[task], 0.0, 3) for task in FEW})
-        for way, before in enumerate((0, night)):
-            passed[way] = passed[way] or decide(challenger, champion, rules, FINER, before).passed
-    return passed
+    champion, *challengers = (
+        evidence({task: answers(rng, task, questions[task], 0.0, 3) for task in FEW}) for _ in range(1 + LOOKS)
+    )
+    return sum(decide(new, champion, FEW_RULES, NIGHTLY, night).passed for night, new in enumerate(challengers))
+
+
+def passes_on(seed, gain):
+    """On which of the nights ``LOOKED_AT`` a challenger that is better by ``gain`` passes."""
+    rng = np.random.default_rng(seed)
+    questions = {task: examples(rng, task) for task in FEW}
+    old, new = (evidence({t: answers(rng, t, questions[t], advantage, 3) for t in FEW}) for advantage in (0.0, gain))
+    return [decide(new, old, FEW_RULES, RESAMPLES, night - 1).passed for night in LOOKED_AT]
 
 
 def rate(work, hits):
@@ -125,12 +132,17 @@ def rate(work, hits):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=1000, help="equal ones, and as many that differ")
-    pairs = parser.parse_args().pairs
+    parser.add_argument("--pairs", type=int, default=600, help="equal ones, and as many that differ")
+    parser.add_argument("--years", type=int, default=150, help="of nights with equal challengers")
+    parser.add_argument("--processes", type=int, help="as many as there are cores, if not given")
+    arguments = parser.parse_args()
+    pairs = arguments.pairs
     gains = [0.0] * pairs + [GAINS[i % len(GAINS)] for i in range(pairs)]
-    with ProcessPoolExecutor() as pool:
+    better_by = [gain for gain in YEAR_GAINS for _ in range(max(10, pairs // 6))]
+    with ProcessPoolExecutor(arguments.processes) as pool:
         outcomes = list(zip(gains, pool.map(judged, range(len(gains)), gains, chunksize=5), strict=True))
-        asked_again = list(pool.map(nights, range(pairs // 10)))
+        years = list(pool.map(year, range(arguments.years)))
+        passing = np.array(list(pool.map(passes_on, range(len(better_by)), better_by)))
     rows = []
     for column, how in ((0, ""), (2, ", documents not known")):
         verdicts = [(gain, outcome[column : column + 2]) for gain, outcome in outcomes if len(outcome) > column]
@@ -140,9 +152,14 @@ def main():
         rows.append(
             rate(f"better by {better:g}: promoted", [outcome[0] for gain, outcome in outcomes if gain == better])
         )
-    for way, how in enumerate((", each at alpha", "")):
-        work = f"{NIGHTS} nights of equal challengers{how}: any promoted"
-        rows.append(rate(work, [passed[way] for passed in asked_again]))
+    rows.append(rate(f"{LOOKS} nights of equal challengers: any promoted", [passed > 0 for passed in years]))
+    for night, passed in zip(LOOKED_AT, passing.T, strict=True):
+        by_gain = [passed[np.equal(better_by, gain)] for gain in YEAR_GAINS]
+        for gain, hits in zip(YEAR_GAINS, by_gain, strict=True):
+            rows.append(rate(f"better by {gain:g} on night {night}: promoted", hits))
+        half = float(np.interp(0.5, [0.0, *map(np.mean, by_gain)], [0.0, *YEAR_GAINS]))
+        print(f"promoted half of the time on night {night}: a gain of about {half:.3f}")
+        rows.append({"work": f"gain promoted half of the time on night {night}", "gain": half})
     atomic_text(OUT, json.dumps(rows, indent=2) + "\n")
 
 

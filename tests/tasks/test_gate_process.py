@@ -43,6 +43,24 @@ def test_gate_command_writes_the_decision(tmp_path):
         assert decision["table"][0]["metric"] == "bits_per_byte"
 
 
+def test_gate_command_refuses_a_model_that_has_forgotten_old_text(tmp_path):
+    for name, change in (("old", (0, 0)), ("new", (1, -9))):
+        evidence(tmp_path, name, 10.0)
+        rows = "".join(f"{i},a,100,20,{10 + change[i > 9]},bits_per_byte,r\n" for i in range(30))
+        (tmp_path / name / "likelihood.csv").write_text(f"id,sha256,bytes,tokens,nats,quantity,measured\n{rows}")
+    evidence(tmp_path, "registered", 12.0)
+    done = gate(tmp_path, "--challenger", "new", "--champion", "old", "--registered", "registered")
+    assert (done.returncode, done.stderr) == (0, "")
+    decision = json.loads((tmp_path / "decision.json").read_text())
+    assert decision["reasons"][0] == (
+        "bits_per_byte on old text: worse by 0.01443; the tolerance is 0 "
+        "(9 of 30 documents, which the champion was registered with)"
+    )
+    whole, old = decision["table"]
+    assert (whole["verdict"], whole["examples"], old["verdict"], old["examples"]) == ("better", 30, "worse", 9)
+    assert not decision["passed"]
+
+
 def test_gate_command_refuses_nan_in_valid_json(tmp_path):
     evidence(tmp_path, "broken", "nan")
     assert gate(tmp_path, "--challenger", "broken").returncode == 0
@@ -73,7 +91,7 @@ promotion:
 
 
 def test_gate_command_judges_another_architecture_by_tasks(tmp_path):
-    for name, right, quantity in [("old", 3, "bits_per_byte"), ("new", 9, "pseudo_bits_per_byte")]:
+    for name, right, quantity in [("old", 1, "bits_per_byte"), ("new", 9, "pseudo_bits_per_byte")]:
         evidence(tmp_path, name, 10.0, sha=name, quantity=quantity)
         rows = "".join(f"{i},x,,{'abc'[i % 3]},{'abc'[(i + (i >= right)) % 3]},0.75,accuracy,r\n" for i in range(9))
         (tmp_path / name / "era.1.csv").write_text(

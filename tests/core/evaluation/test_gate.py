@@ -13,7 +13,14 @@ from plm_core.config import UserError, from_dict
 from plm_core.evaluation.answers import Answers, Sums, score_by_subset
 from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, Table, read_task
 from plm_core.evaluation.gate_rules import GateRules, MetricRule
-from plm_core.evaluation.promotion_gate import UNJUDGED, Evidence, also_against, decide, read_evidence
+from plm_core.evaluation.promotion_gate import (
+    UNJUDGED,
+    Evidence,
+    also_against,
+    also_on_old_text,
+    decide,
+    read_evidence,
+)
 
 RULES = GateRules(
     primary="bits_per_byte",
@@ -136,8 +143,8 @@ def test_gate_refuses_differences_by_chance(tmp_path):
     assert verdicts(decision)["score"] == "better, perhaps by chance"
     (reason,) = decision.reasons
     (row,) = (row for row in decision.table if row.metric == "score")
-    assert reason.startswith("score is not significantly better: +0.02, 95% interval -0.")
-    assert f"(a difference of about {row.interval.half:.2g} could have been detected)" in reason
+    assert reason.startswith("score is not significantly better: +0.02, 98.46% interval -0.")
+    assert f"(a difference of about {row.strict.half:.2g} could have been detected)" in reason
     assert reason.endswith("it may be worse by more than promotion.margin = 0.01")
 
 
@@ -207,19 +214,20 @@ def test_gate_primary_falls_back_to_a_common_likelihood(tmp_path, name, right, q
 
 
 def test_gate_corrects_for_earlier_challengers(tmp_path):
-    """Bonferroni's correction: 10 of 100 more right, none fewer, is a p of 0.002."""
+    """10 of 100 more right, none fewer, is a p of 0.002."""
     sides = [with_tasks(tmp_path / name, "bits_per_byte", right, 50) for name, right in (("new", 60), ("old", 50))]
-    for before, passed in [(0, True), (19, True), (49, False)]:
+    for before, passed in [(0, True), (5, True), (9, False)]:
         decision = by_tasks(*sides, earlier_challengers=before)
         assert decision.passed is passed
-        assert f", {100 - 5 / (before + 1):.4g}% interval " in decision.reasons[-1]
-    # Of six documents, all of them better, the least p is 2 / 64, whatever the interval says.
-    few = [write(tmp_path / name, correct=120, size=120, paragraphs=20) for name in ("all", "half")]
+        assert f", {100 - 100 * PAPERS.level(before + 1):.4g}% interval " in decision.reasons[-1]
+    # Of eight documents, all of them better, the least p is 2 / 256, whatever the interval says.
+    few = [write(tmp_path / name, correct=160, size=160, paragraphs=20) for name in ("all", "half")]
     rewritten(few[1] / "era.1.csv", lambda row: {} if int(row["id"][1:]) % 8 < 4 else {"prediction": "none"})
-    for before, passed in [(0, True), (1, False)]:
+    for before, passed in [(0, True), (2, False)]:
         decision = by_tasks(*few, earlier_challengers=before)
         assert decision.passed is passed
         assert decision.table[0].strict.low > 0
+    assert "; 8 groups of examples, and at least 9 are needed to be significantly better" in decision.reasons[0]
     # Better by 30 points at one task, at the other significantly worse than its tolerance allows.
     for folder, right, left in [("bad", 320, 275), ("good", 200, 300)]:
         write(tmp_path / folder, correct=right, size=400)
@@ -227,6 +235,22 @@ def test_gate_corrects_for_earlier_challengers(tmp_path):
     for before in (0, 39):
         decision = by_tasks(tmp_path / "bad", tmp_path / "good", earlier_challengers=before)
         assert (decision.passed, decision.reasons) == (False, ["other/score: worse by 0.0625; the tolerance is 0.03"])
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.05, 0.2])
+def test_levels_of_a_year_of_challengers_add_up_to_alpha(alpha):
+    """Only the better half of a two-sided level promotes."""
+    halves = [replace(RULES, alpha=alpha).level(look) / 2 for look in range(1, 731)]
+    assert sum(halves[:365]) == pytest.approx(alpha)
+    assert sum(halves[365:]) < 0.11 * alpha
+    assert halves == sorted(halves, reverse=True)
+
+
+def test_a_clear_gain_is_seen_after_a_year_of_challengers(tmp_path):
+    """25 of 100 more right, none fewer: p is 6e-8, and the level 4e-5."""
+    sides = [with_tasks(tmp_path / name, "bits_per_byte", right, 50) for name, right in (("new", 75), ("old", 50))]
+    assert by_tasks(*sides, earlier_challengers=364).passed
+    assert not by_tasks(*sides, earlier_challengers=10**6).passed
 
 
 def test_the_gate_never_sees_the_part_that_is_only_reported(tmp_path):
@@ -259,8 +283,8 @@ def test_gate_passes_an_equal_model_only_when_cheaper(tmp_path):
     cheaper = by_tasks(with_tasks(tmp_path / "999", "bits_per_byte", 50, 60, parameters=999), champion)
     assert (cheaper.passed, cheaper.examples_differ) == (True, [])
     assert cheaper.reasons == [
-        "score is not worse by more than promotion.margin = 0.01: +0, 95% interval +0 to +0, p = 1, and the model is "
-        "cheaper: 999 parameters, the champion's 1,000; no metric is significantly worse than its tolerance allows"
+        "score is not worse by more than promotion.margin = 0.01: +0, 98.46% interval +0 to +0, p = 1, and the model "
+        "is cheaper: 999 parameters, the champion's 1,000; no metric is significantly worse than its tolerance allows"
     ]
     # If the cost would decide and is not known, it is asked for; where it would not, it is not.
     for folder in ("old", "999"):
@@ -319,7 +343,7 @@ def test_gate_judges_another_architecture_by_its_scores(tmp_path):
     decision = by_tasks(masked, causal)
     assert decision.passed
     (reason,) = decision.reasons
-    assert reason.startswith("score is significantly better: +0.095, 95% interval +0.05")
+    assert reason.startswith("score is significantly better: +0.095, 98.46% interval +0.049")
     assert reason.endswith("; no metric is significantly worse than its tolerance allows")
     assert verdicts(decision) == dict.fromkeys(COMPARED, "not measured") | {
         "score": "better",
@@ -347,9 +371,9 @@ def answers(folder, given, labels, score="accuracy"):
 
 def test_gate_judges_a_task_by_several_scores(tmp_path):
     """One says the frequent class always: as often right as the other, which finds the rare one, too."""
-    labels = ["often"] * 90 + ["rarely"] * 10
-    lazy = answers(tmp_path / "lazy", ["often"] * 100, labels)
-    able = answers(tmp_path / "able", ["often"] * 80 + ["rarely"] * 20, labels)
+    labels = ["often"] * 180 + ["rarely"] * 20
+    lazy = answers(tmp_path / "lazy", ["often"] * 200, labels)
+    able = answers(tmp_path / "able", ["often"] * 160 + ["rarely"] * 40, labels)
     metrics = {name: MetricRule("higher", 0.02) for name in ("era/score", "era/macro_f1", "era/f1:rarely+matthews")}
     rules = replace(RULES, primary="era/score", margin=0.05, metrics=metrics)
     decision = judge(lazy, able, rules)
@@ -404,7 +428,7 @@ def test_gate_judges_the_mean_over_seeds(tmp_path):
     assert read_evidence(lucky, PAPERS.for_evidence(lucky)).tables["era"].value == pytest.approx((0.5 + 1) / 2)
     decision = by_tasks(lucky, champion)
     assert not decision.passed
-    assert decision.reasons[0].startswith("score is not significantly better: +0.225, 95% interval -")
+    assert decision.reasons[0].startswith("score is not significantly better: +0.225, 98.46% interval -")
     assert "p = 0.0001 " in decision.reasons[0]
 
 
@@ -477,6 +501,27 @@ def test_gate_takes_a_missing_likelihood_of_an_earlier_champion(tmp_path, nats, 
     lost = also_against(alone, sides[0], "1", Evidence({}), rules)
     assert (lost.passed, lost.earlier_differs) == (True, ["likelihood.csv"])
     assert lost.reasons[-1].startswith("bits_per_byte: not comparable; compared with version 1")
+
+
+@pytest.mark.parametrize(("forgotten", "passed", "verdict"), [(0.3, False, "worse"), (0.0, True, "equal")])
+def test_gate_refuses_what_has_forgotten_old_text(tmp_path, forgotten, passed, verdict):
+    """Ten old documents, and twenty new ones that the challenger has learned."""
+    champion, challenger = (write(tmp_path / name, documents=30) for name in ("champion", "challenger"))
+    change = [forgotten] * 10 + [-0.9] * 20
+    rewritten(challenger / "likelihood.csv", lambda row: {"nats": float(row["nats"]) + change[int(row["id"])]})
+    registered = write(tmp_path / "registered", documents=10, nats=2.0, rule="an older one")
+    sides = [read_evidence(folder, RULES) for folder in (challenger, champion)]
+    whole = judge(challenger, champion)
+    tables = [read_evidence(folder, RULES).tables[LIKELIHOOD] for folder in (registered, champion)]
+    decision, same = (also_on_old_text(whole, *sides, table, RULES) for table in tables)
+    assert (whole.passed, decision.passed, decision.table[:-1]) == (True, passed, whole.table)
+    row = decision.table[-1]
+    assert (row.metric, row.verdict, row.examples) == ("bits_per_byte on old text", verdict, 10)
+    assert row.difference == pytest.approx(forgotten / 10 / math.log(2))
+    judged = "worse by 0.04328; the tolerance is 0" if forgotten else "equal"
+    counted = "(10 of 30 documents, which the champion was registered with)"
+    assert decision.reasons[-1] == f"bits_per_byte on old text: {judged} {counted}"
+    assert same is whole  # all documents are old
 
 
 @pytest.mark.parametrize("quantity", COMPARED)

@@ -143,6 +143,29 @@ def test_permutation_test_of_few_examples_is_exact():
     assert exact == pytest.approx(reference.pvalue)
 
 
+@pytest.mark.parametrize(("worse", "low", "high"), [(0, 1e-6, 3e-6), (2, 1e-5, 1e-4), (4, 1e-3, 1e-2)])
+def test_small_p_values_are_those_of_all_swaps(worse, low, high):
+    """20 documents, of which the second model is worse at so many: 2 ** 20 swaps."""
+    gains = np.linspace(1, 2, 20)
+    gains[:worse] *= -1
+    sums = np.zeros(1)
+    for gain in gains:
+        sums = np.concatenate([sums + gain, sums - gain])
+    exact = np.mean(np.abs(sums) >= gains.sum() - 1e-9)
+    assert low < exact < high
+    pair = (Sums(np.full(20, 9.0), np.full(20, 10.0)), Sums(9.0 - gains, np.full(20, 10.0)))
+    p = permutation([pair], generator(1), level=1e-5)
+    assert p == pytest.approx(exact, rel=0.3, abs=3e-6)
+    assert (p == permutation([pair], generator(1))) == (exact > 1e-3)  # no more is drawn
+
+
+def test_p_values_of_equal_models_that_are_drawn_in_stages_are_rarely_small():
+    """Of 1,000 some 10 are at most 0.01; more than 22 less than once in a thousand."""
+    rng, size = np.random.default_rng(5), np.full(15, 10.0)
+    pairs = [(Sums(rng.normal(9, 1, 15), size), Sums(rng.normal(9, 1, 15), size)) for _ in range(1000)]
+    assert 2 < sum(permutation([pair], rng, 50, level=0.01) <= 0.01 for pair in pairs) <= 22
+
+
 def test_permutation_test_of_other_scores_matches_scipy():
     rng = np.random.default_rng(8)
     left, right = (side.predictions[0] for side in simulated(rng, size=80, right=(0.6, 0.75)))
@@ -294,6 +317,18 @@ def test_interval_of_a_single_group_is_the_score_range():
     assert bootstrap_p(second - first) == permutation([(champion, challenger)], generator()) == 1.0
     matthews = interval_of(replace(champion, score="matthews"))
     assert (matthews.low, matthews.high) == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize("freedom", [3, 1000])
+def test_intervals_grow_with_the_level_beyond_what_draws_can_say(freedom):
+    values = np.random.default_rng(2).normal(1.5, 1, 10_000)
+    draws = Draws((Part(values, freedom),), (), (-math.inf, math.inf))
+    levels = [1 - 2 * 10**-power for power in np.linspace(1, 6, 40)]
+    ends = np.array([[(around := interval(draws, level)).low, around.high] for level in levels])
+    assert np.all(np.diff(ends[:, 0]) <= 0)
+    assert np.all(np.diff(ends[:, 1]) >= 0)
+    wanted = [student.ppf((1 + level) / 2, freedom) for level in levels]
+    assert (ends[:, 1] - ends[:, 0]) / 2 == pytest.approx(np.array(wanted), rel=0.06)
 
 
 def test_interval_lies_within_the_score_range():

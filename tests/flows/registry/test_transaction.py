@@ -399,7 +399,7 @@ def test_ledger_order_does_not_depend_on_the_clock(root):
         assert opened.ledger.champions() == ["1", "2"]
 
 
-def test_earlier_challengers_are_counted_once_each(root):
+def test_earlier_challengers_are_counted_once_for_each_champion(root):
     promotion.register(root, STAGES, None)
     with model_registry.open_registry(root) as opened:
         for action, version, champion in (
@@ -408,8 +408,9 @@ def test_earlier_challengers_are_counted_once_each(root):
             ("refused", "6", "2"),
             ("refused", "7", "1"),
             ("promoted by hand", "8", "2"),
+            ("rolled back to", "2", "8"),
         ):
             opened.ledger.end(opened.ledger.begin(Decision(action, version, champion, [])), carried_out=True)
         opened.ledger.begin(Decision("refused", "9", "2", ["not carried through"]))
-        assert [opened.ledger.earlier_challengers("2", version) for version in ("5", "6", "8")] == [1, 1, 2]
-        assert opened.ledger.earlier_challengers("1", "9") == 1
+        assert [opened.ledger.earlier_challengers("2", version) for version in ("5", "6", "9")] == [4, 4, 5]
+        assert opened.ledger.earlier_challengers("8", "5") == 5
