@@ -83,9 +83,7 @@ def judge(
             # Its old text: what it was registered with, before it is evaluated on the current examples.
             registered, wrong = registry.stored_evidence(champion, work / "registered", again=False)
             if wrong:
-                warn(
-                    f"version {champion.number}: its first evidence {wrong}: its old text is not judged apart"
-                )
+                warn(f"version {champion.number}: its first evidence {wrong}: its old text is not judged apart")
             else:
                 arguments += ["--registered", str(registered)]
 

@@ -366,8 +366,8 @@ def also_on_old_text(
     if held.all() or not held.any() or name not in rules.metrics:
         return decision
     only = replace(rules, primary=name, metrics={name: rules.metrics[name]})
-    sides = [Evidence({LIKELIHOOD: table.part(held)}) for table in (ours, theirs)]
-    (row,) = judged_rows(*sides, only, resamples, rules.alpha)
+    now, before = (Evidence({LIKELIHOOD: table.part(held)}) for table in (ours, theirs))
+    (row,) = judged_rows(now, before, only, resamples, rules.alpha)
     row = replace(row, metric=f"{name} on old text")
     return _with(decision, row, f" ({held.sum()} of {len(held)} documents, which the champion was registered with)")
 

@@ -156,12 +156,14 @@ def interval(draws: Draws, level: float = 0.95) -> Interval:
     if not freedom:
         return Interval(*draws.limits)
     values = draws.total
-    middle, t = values.mean(), stdtrit(freedom, (1 + level) / 2)
+    middle = values.mean()
+    t = stdtrit(freedom, (1 + level) / 2)
     wider = t / stdtrit(math.inf, (1 + level) / 2)
-    low, high = middle + (np.quantile(values, [(1 - level) / 2, (1 + level) / 2]) - middle) * wider
+    ends = middle + (np.quantile(values, [(1 - level) / 2, (1 + level) / 2]) - middle) * wider
     if (1 - level) / 2 * len(values) < TAIL:
-        low, high = min(low, middle - t * values.std()), max(high, middle + t * values.std())
-    low, high = np.clip([low, high], *draws.limits)
+        reach = t * values.std()
+        ends = np.array([min(ends[0], middle - reach), max(ends[1], middle + reach)])
+    low, high = np.clip(ends, *draws.limits)
     return Interval(float(low), float(high))
 
 
@@ -195,7 +197,8 @@ def permutation(
         seen += _difference(both, counts[None], 0 * counts[None])[0] / len(pairs)
         tasks.append((both, units, counts))
     wanted = min(math.ceil(TAIL / level), MOST)
-    drawn, beyond, more = 0, 0, resamples
+    drawn = beyond = 0
+    more = resamples
     while more > 0:
         differences = np.zeros(more)
         for both, units, counts in tasks:
