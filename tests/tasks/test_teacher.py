@@ -1,5 +1,6 @@
 """A student: a pretraining run that learns from another model's checkpoint."""
 
+import json
 import shutil
 import signal
 
@@ -102,3 +103,46 @@ def test_a_teacher_that_was_altered_or_has_another_tokenizer_is_refused(student)
     given["sha256"] = sha256_file(student.root / given["file"])
     student.change(tokenizers__own={"given": given})
     assert student.refused("tasks.commands.check").startswith(message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "weights"), [("gpt", {}), ("bert", {"relations": 0.5, "relation_heads": 2})])
+def test_a_student_learns_more_in_as_many_steps_than_without_its_teacher(small, tmp_path, name, weights):
+    """Real runs with three seeds, on text that neither has seen."""
+    steps = {f"pretrain__{name}__training__steps": 240, f"pretrain__{name}__training__valid_every": 60}
+    small.change(**steps)
+    small.run("tasks.stages.pretrain", name)
+    taught(small, name, **weights)
+    small.change(**{f"pretrain__{name}__training__steps": 80, f"pretrain__{name}__training__valid_every": 20})
+    for seed in (3, 4, 5):
+        small.change(**{f"pretrain__{name}__training__seed": seed})
+        alone = small.copied(tmp_path / f"alone-{seed}")
+        alone.change(**{f"pretrain__{name}__teacher": ...})
+        losses = []
+        for project in (small, alone):
+            project.run("tasks.stages.pretrain", name)
+            losses.append(project.metrics(f"pretrain-{name}")["valid_loss"])
+        assert losses[0] < losses[1]
+
+
+@pytest.mark.slow
+def test_the_gate_promotes_a_student_as_cheaper(small):
+    """On what the stages measured: the champion is its teacher."""
+    longer = {"pretrain__gpt__training__steps": 240, "pretrain__gpt__training__valid_every": 60}
+    rules = {"promotion__primary": "bits_per_byte", "promotion__metrics": {"bits_per_byte": {"direction": "lower"}}}
+    rules["promotion__metrics"]["bits_per_byte"]["tolerance"] = 0.5
+    small.change(**longer, **rules, promotion__margin=0.5)
+    for stage in ("pretrain", "evaluate"):
+        small.run(f"tasks.stages.{stage}", "gpt")
+    shutil.copytree(small.root / "artifacts/evidence/gpt", small.root / "champion")
+    taught(small)
+    # A few cautious steps, so that it is a little worse.
+    small.change(pretrain__gpt__training__steps=20, pretrain__gpt__training__valid_every=20)
+    small.change(pretrain__gpt__training__optimizer__learning_rate=0.0003)
+    for stage in ("pretrain", "evaluate"):
+        small.run(f"tasks.stages.{stage}", "gpt")
+    evidence = ("--challenger", "artifacts/evidence/gpt", "--champion", "champion", "--out", "decision.json")
+    small.run("tasks.commands.gate", *evidence)
+    decision = json.loads((small.root / "decision.json").read_text())
+    assert decision["passed"]
+    assert "and the model is cheaper: " in decision["reasons"][0]
