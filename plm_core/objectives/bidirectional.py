@@ -47,6 +47,7 @@ class Bidirectional(Causal):
     )
     beside = (Causal.likelihood,)
     perplexity = False
+    distilled = ()
     input_format = "plm_core.finetuning.input_formats:BETWEEN_ENDS"
     legend = (
         "Every position predicts the next token, and in the other direction the one before; </s> begins and ends a "

@@ -13,12 +13,22 @@ Shapes: B rows, T positions, P pieces, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from plm_core.config import section
-from plm_core.objectives.objective import IGNORED, Batch, Batches, Carry, Loss, Objective, Quantity, output_nll
+from plm_core.objectives.objective import (
+    IGNORED,
+    Batch,
+    Batches,
+    Carry,
+    Hidden,
+    Loss,
+    Objective,
+    Quantity,
+    output_nll,
+)
 from plm_core.text.packing import Packed
 from plm_core.text.samplers import Streams, TokenRange, Windows, items_at, spread
 from plm_core.text.token_store import TokenStore
@@ -57,6 +67,7 @@ class Causal(Objective):
     input_format = "plm_core.finetuning.input_formats:EXTRACT"
     decoder = "plm_core.generation:causal"
     ranker = "plm_core.evaluation.fewshot_scoring:likelihoods"
+    distilled: ClassVar[tuple[str, ...]] = ("soft", "cosine")
     frame = (EOS,), ()
     legend = "Every position predicts the next token; </s> begins and ends a document."
 
@@ -96,21 +107,20 @@ class Causal(Objective):
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """L1 = -sum log p(token | tokens before it), in nats, over the targets that are not ignored."""
-        left: Carry | None = None
-        if isinstance(batch, PackedCausalBatch):
-            # Packed documents all begin in this row: there is no memory to pass on.
-            hidden = model.read(batch.inputs, documents=batch.documents)
-        elif not self.streams:
-            # Without memory the row is the whole context.
-            hidden = model.read(batch.inputs)
-        else:
-            assert isinstance(batch, CausalBatch)
-            # Transformer-XL: reads the states of the previous row, and passes on those of this one, without a gradient.
-            ends = batch.inputs == EOS if self.packing == "documents" else None
-            before = model.memory_for(batch.begins, carry)
-            hidden, memory = model.read_with_memory(batch.inputs, memory=before, ends=ends)
-            left = tuple(memory.last(model.config.memory))
+        if not self.streams:
+            return Loss(output_nll(model.output(self.hidden(model, batch).states), batch.targets), batch.num_targets)
+        assert isinstance(batch, CausalBatch)
+        # Transformer-XL: reads the states of the previous row, and passes on those of this one, without a gradient.
+        ends = batch.inputs == EOS if self.packing == "documents" else None
+        before = model.memory_for(batch.begins, carry)
+        hidden, memory = model.read_with_memory(batch.inputs, memory=before, ends=ends)
+        left = tuple(memory.last(model.config.memory))
         return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets, left)
+
+    def hidden(self, model: Any, batch: Batch) -> Hidden:
+        """States ``[B, T, D]``; the row is the whole context, and packed documents all begin in it."""
+        packed = {"documents": batch.documents} if isinstance(batch, PackedCausalBatch) else {}
+        return Hidden(model.read(batch.inputs, **packed), 0.0)
 
     def mark(self, number: int, read: str) -> None:
         return None  # all tokens are predicted

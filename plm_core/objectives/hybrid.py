@@ -58,6 +58,7 @@ class Hybrid(Causal):
             excerpt=True,
         ),
     )
+    distilled = ()
     input_format = "plm_core.finetuning.input_formats:EXTRACT_BIDIRECTIONAL"
     legend = (
         "A row without <mask> is causal: every position predicts the next token. One with it is read in both "

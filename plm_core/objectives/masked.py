@@ -24,6 +24,7 @@ from plm_core.objectives.objective import (
     Batch,
     Batches,
     Carry,
+    Hidden,
     Loss,
     Objective,
     Quantity,
@@ -81,6 +82,7 @@ class Masked(Objective):
     )
     input_format = "plm_core.finetuning.input_formats:CLS_FIRST"
     filler = "plm_core.evaluation.samples:fill"
+    distilled = ("soft", "cosine", "relations")
     frame = (CLS,), (SEP,)
     legend = "<mask: word> is what was read and what was to be predicted; the first may be another word, or the same."
 
@@ -127,6 +129,11 @@ class Masked(Objective):
 
         Divided by the number of masked tokens, this is the paper's sum of two means, with rows weighted by length.
         """
+        hidden = self.hidden(model, batch)
+        return Loss(output_nll(model.output(hidden.states), batch.targets) + hidden.others, batch.num_targets)
+
+    def hidden(self, model: Any, batch: Batch) -> Hidden:
+        """States ``[B, N, D]``, and the nats of the classes of pairs, each times the masked tokens of its row."""
         from torch.nn import functional as F
 
         assert isinstance(batch, MaskedBatch)
@@ -138,13 +145,12 @@ class Masked(Objective):
             # Only pairs have padding, and kernels are faster without a mask.
             attention_mask = batch.attention_mask if self.next_sentence else None
             hidden = model(batch.inputs, batch.segments, attention_mask, at=at)
-        nll = output_nll(model.output(hidden[:, self.next_sentence :]), batch.targets)
+        if not self.next_sentence:
+            return Hidden(hidden, 0.0)
         # A row's single class counts once per masked token, because the total is divided by their number.
-        if self.next_sentence:
-            classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
-            pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)
-            nll = nll + summed_nll(pairs, classes)
-        return Loss(nll, batch.num_targets)
+        classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
+        pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)
+        return Hidden(hidden[:, 1:], summed_nll(pairs, classes))
 
     def facts(self, batch: Batch, row: int) -> dict[str, Any]:
         assert isinstance(batch, MaskedBatch)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from plm_core.text.samplers import TokenRange
 from plm_core.text.token_store import TokenStore
@@ -44,6 +44,15 @@ class Loss:
     """Scalar: the number of predictions in the sum. A tensor, to avoid waiting for the device."""
     carry: Carry | None = None
     """What the same rows of the next batch continue from; None for an objective without memory."""
+
+
+class Hidden(NamedTuple):
+    """What a model without memory computes from a batch before its output layer."""
+
+    states: Tensor
+    """``[B, ..., D]``: the hidden state that predicts each target."""
+    others: Tensor | float
+    """The summed nats of what else is predicted, such as whether a text follows another."""
 
 
 def summed_nll(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -177,6 +186,8 @@ class Objective(ABC):
     ranker: ClassVar[str | None] = None
     """How such a model chooses which option follows a prompt: a ``plm_core.evaluation.fewshot_scoring.Ranker``. None:
     it cannot."""
+    distilled: ClassVar[tuple[str, ...]] = ()
+    """The losses by which such a model can learn from a teacher, as in ``DistillationConfig``; they need ``hidden``."""
     frame: ClassVar[tuple[tuple[int, ...], tuple[int, ...]]]
     """The special tokens before and after a single text in a row."""
     legend: ClassVar[str]

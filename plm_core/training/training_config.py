@@ -70,6 +70,31 @@ class LoRAConfig:
 
 
 @section
+class DistillationConfig:
+    """What a student learns from: the losses of ``plm_core.training.distillation`` and the weight of each. The defaults
+    are DistilBERT's 5, 2 and 1, divided by their sum so that ``clip_norm`` keeps its meaning."""
+
+    temperature: PositiveFloat = 2.0
+    """Both models' logits are divided by it before they are compared (Hinton et al. 2015, section 2)."""
+    soft: NonNegativeFloat = 0.625
+    """Soft targets: the divergence of the student's predictions from the teacher's, times the squared temperature."""
+    task: NonNegativeFloat = 0.25
+    """The objective's own loss."""
+    cosine: NonNegativeFloat = 0.125
+    """One minus the cosine between the two models' last hidden states, which must be equally wide."""
+    relations: NonNegativeFloat = 0.0
+    """MiniLM's divergence of the relations of queries, keys and values in the last layer, for a masked model, also one
+    that is narrower than its teacher."""
+    relation_heads: PositiveInt = 12
+    """Into how many parts queries, keys and values are divided for that, whatever the models' ``heads``; must divide
+    both widths."""
+
+    def __post_init__(self) -> None:
+        if not (self.soft or self.cosine or self.relations):
+            raise ValueError("soft, cosine, relations: all are 0; expected one that learns from the teacher")
+
+
+@section
 class AnomalyConfig:
     """Section ``training.anomalies``."""
 

@@ -32,6 +32,7 @@ from plm_core.text.vocabulary_extension import grow_weights
 from plm_core.training.callbacks.loss_metrics import StepMetrics, Validation, best_report
 from plm_core.training.callbacks.speed_monitor import bytes_per_position
 from plm_core.training.device import prepare
+from plm_core.training.distillation import begin_with_layers, distilled
 from plm_core.training.loop import train
 from plm_core.training.lora import adapt, merge
 from plm_core.training.optimizer import above_blocks
@@ -57,7 +58,8 @@ def pretrain(name: str) -> None:
     objective = build_objective(config.objective, f"{section}.objective")
     tokenizer_name = stage_parameters.tokenizer_of(name)
     tokens = paths.TOKENS / tokenizer_name
-    inputs = [tokens, paths.TOKENIZERS / tokenizer_name, *([Path(config.start.checkpoint)] if config.start else [])]
+    inputs = [tokens, paths.TOKENIZERS / tokenizer_name]
+    inputs += [Path(given.checkpoint) for given in (config.start, config.teacher) if given]
     inputs += [paths.ANCESTORS / name] if config.carry_on else []
     require_start(config, (), section)
     shown = {section: filled}
@@ -71,10 +73,16 @@ def pretrain(name: str) -> None:
         stores = [TokenStore(tokens / split) for split in SPLITS]
         for store in stores:
             store.require(tokenizer)
-        model = new_model(config, tokenizer, stores[0], section)
+        teacher = checkpoint.load(Path(config.teacher.checkpoint)).model if config.teacher else None
+        model = new_model(config, tokenizer, stores[0], section, teacher)
         night = carry_on(config, model, tokenizer, stores[0], paths.ANCESTORS / name / paths.ANCESTOR)
         loop = night.training
         model = model.to("cpu" if ranks.sharding else device.device)
+        loss = (
+            distilled(objective, model, teacher.to(device.device), config.teacher)
+            if teacher and config.teacher
+            else objective.loss
+        )
         if ranks.first and night.note:
             print(night.note, flush=True)
         try:
@@ -111,7 +119,7 @@ def pretrain(name: str) -> None:
 
         folder = snapshots_folder(run, name, config)
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
-        training = partial(train, model, objective.loss, batch_at, validate, loop, device, snapshots, ranks)
+        training = partial(train, model, loss, batch_at, validate, loop, device, snapshots, ranks)
         costs = CostReport(run.name, folder.name, device, bytes_per_position(train_set, night.text, loop.order_seed))
         if loop.steps:
             reports = follow(training, loop.steps, run, section, documents, costs)
@@ -234,8 +242,9 @@ def carry_on(config: PretrainConfig, model: Any, tokenizer: Tokenizer, text: Tok
     )
 
 
-def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, section: str) -> Any:
-    """The model of a section before it is trained on ``text``: with random weights, or those of its ``start``.
+def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, section: str, teacher: Any = None) -> Any:
+    """The model of a section before it is trained on ``text``: with random weights, or those of its ``start``, or with
+    layers of its ``teacher``.
 
     It is on the host. A model that will be sharded stays there, because the whole may not fit on a GPU.
 
@@ -243,12 +252,12 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
         UserError: the section describes no model, or one that its objective does not train, or see ``require_start``.
     """
     require_trainable(config, tokenizer.vocab_size, section)
+    require_start(config, tokenizer.starts, section)
     torch.manual_seed(stream_seed(config.training.seed, "weights"))
     model: Any = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
     if hasattr(model, "spell"):  # it reads the characters of tokens
         model.spell([tokenizer.letters(token) for token in range(tokenizer.vocab_size)], ends=(BOS, EOS))
     if config.start:
-        require_start(config, tokenizer.starts, section)
         start = checkpoint.load(Path(config.start.checkpoint))
         model.load_state_dict(grow_weights(start.model.state_dict(), model.state_dict(), tokenizer))
         # A head with random weights should not spend its few steps on learning which tokens are frequent.
@@ -256,6 +265,8 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
             begin_with_frequencies(model.bias, text)
         if config.lora:
             adapt(model, config.lora, above_blocks(model))  # a head that the start lacks has to be learned
+    elif teacher and begin_with_layers(model, teacher):
+        pass  # it knows more than neighbours
     elif model.config.initial_embeddings == "neighbours":
         begin_with_neighbours(model.tokens.weight, text, model.config.initializer_range)
     return model
