@@ -77,6 +77,8 @@ def pretrain(name: str) -> None:
         model = new_model(config, tokenizer, stores[0], section, teacher)
         night = carry_on(config, model, tokenizer, stores[0], paths.ANCESTORS / name / paths.ANCESTOR)
         loop = night.training
+        if config.lora:
+            adapt(model, config.lora, above_blocks(model))  # a head that the start lacks has to be learned
         model = model.to("cpu" if ranks.sharding else device.device)
         loss = (
             distilled(objective, model, teacher.to(device.device), config.teacher)
@@ -263,8 +265,6 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
         # A head with random weights should not spend its few steps on learning which tokens are frequent.
         if config.training.steps and not start.config.predicts and hasattr(model, "bias"):
             begin_with_frequencies(model.bias, text)
-        if config.lora:
-            adapt(model, config.lora, above_blocks(model))  # a head that the start lacks has to be learned
     elif teacher and begin_with_layers(model, teacher):
         pass  # it knows more than neighbours
     elif model.config.initial_embeddings == "neighbours":
