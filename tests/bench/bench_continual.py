@@ -152,7 +152,8 @@ def nights(steps: int, replay: float, rate: float) -> list[dict[str, Any]]:
             ours, theirs = (float(np.nanmean(bits[:-1][read])) for bits in (matrix[-1], anew))
             rows.append(compared(f"increments: {number + 1}, text so far", "bits per byte", ours, theirs, name))
             rows.append(compared("compute", "steps", steps, whole, name))
-    return [*rows, {"work": "matrix", "rows": [line.tolist() for line in matrix]}]
+    cells = [[None if np.isnan(bits) else bits for bits in line.tolist()] for line in matrix]
+    return [*rows, {"work": "matrix", "rows": cells}]
 
 
 def reading(megabytes: int) -> dict[str, Any]:
