@@ -35,7 +35,8 @@ def tokenizer(name: str) -> None:
     target = paths.TOKENIZERS / name
     corpus = paths.CORPUS / "train.parquet"
     held_out = paths.CORPUS / "valid.parquet"
-    with stage(f"tokenizer-{name}", [section], [corpus, held_out, paths.KEPT_TOKENIZERS]) as run:
+    kept = [paths.KEPT_TOKENIZERS] if paths.KEPT_TOKENIZERS.exists() else []  # by hand, a tokenizer needs no ancestors
+    with stage(f"tokenizer-{name}", [section], [corpus, held_out, *kept]) as run:
         pieces, share = sample_row_groups(corpus, config.learned_bytes)
         texts = Texts(pieces)
         try:
@@ -50,8 +51,8 @@ def tokenizer(name: str) -> None:
                     from plm_core.text.vocabulary_extension import extend_tokenizer  # with torch
 
                     made = read_tokenizer(target / made.file, extend_tokenizer(made, texts, config.extend))
-            elif (kept := kept_tokenizer(paths.KEPT_TOKENIZERS / name, config, pieces)) is not None:
-                made = kept
+            elif (old := kept_tokenizer(paths.KEPT_TOKENIZERS / name, config, pieces)) is not None:
+                made = old
                 share = 0.0
             else:
                 made = read_tokenizer(target, train_tokenizer(texts, config))
