@@ -173,7 +173,9 @@ def reading(megabytes: int) -> dict[str, Any]:
         run(project, stage)
     # As if a model had been trained, that carries on.
     kept = project / KEPT_TOKENIZERS / "own"
-    shutil.copytree(project / "artifacts/tokenizers/own", kept)
+    kept.mkdir()
+    for file in (project / "artifacts/tokenizers/own").glob("tokenizer*"):
+        shutil.copy(file, kept)
     np.save(kept / READ, np.sort(document_keys(TokenStore(project / "artifacts/tokens/own/train"))))
     for file in aside.iterdir():
         file.rename(project / "data" / file.name)
