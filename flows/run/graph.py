@@ -214,10 +214,10 @@ class Graph:
             with self._locked(), self._cache_alone():
                 node.remove_outs(ignore_remove=False, force=False)
                 # An output that the stage continues is part of its result, so DVC's run cache does not restore it.
-                for out in node.outs:
-                    if out.persist and not out.exists and not out.changed_cache():
-                        out.checkout()
-                cached = not force and not node.changed()
+                kept = [out for out in node.outs if out.persist and not out.exists and not out.changed_cache()]
+                for out in kept:
+                    out.checkout()
+                cached = bool(kept) and not force and not node.changed()
                 if not (force or cached):
                     with contextlib.suppress(RunCacheNotFoundError):
                         node.repo.stage_cache.restore(node)
